@@ -9,8 +9,8 @@ pub use ledger::RefundEntry;
 use ledger::StoreError;
 use ledger::{EndingDetail, EntryReference, EntrySelection, LedgerEntry};
 
-/// The kinds of entries that people find by their reference: an operator chose it, or a payment or
-/// a code has it.
+/// Kinds of entries that people find by a reference. An operator chose the reference, or it comes
+/// from a payment or a code.
 const POSTING_KINDS: [&str; 8] = [
     "grant",
     "topup",

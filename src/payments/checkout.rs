@@ -20,10 +20,10 @@ const MINUTE_MS: i64 = 60 * SECOND_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// How long a checkout page takes a payment. Stripe allows 30 minutes to 24 hours, by its own
-/// clock.
+/// Time in ms for which a checkout page accepts a payment. Stripe allows 30 minutes to 24 hours, by
+/// its own clock.
 pub(super) const CHECKOUT_MS: i64 = 2 * HOUR_MS;
-/// First poll of an order.
+/// Time in ms between an order and its first poll.
 pub(super) const FIRST_POLL_MS: i64 = MINUTE_MS;
 /// Maximum number of an account's orders in an hour. Each creates a checkout at the provider.
 const MAX_ORDERS_PER_HOUR: u64 = 20;

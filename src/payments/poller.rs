@@ -1,6 +1,6 @@
-//! Asks the provider about orders, because an event can be lost: about one that is not paid after a
-//! minute, five minutes, an hour, when its checkout has ended, and then once a day; about refunds
-//! and disputes of a paid one once a day at first.
+//! Polls the provider about orders, because an event can be lost. An unpaid order is polled after a
+//! minute, five minutes, an hour, at the end of its checkout, and then once a day. A paid order is
+//! polled about refunds and disputes, at first once a day.
 //!
 //! The poller runs in the process that keeps the ledger. This file must not decide the effect of an
 //! answer.
@@ -26,17 +26,18 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_ORDERS: u32 = 20;
 /// Time in ms for which a round owns an order, which exceeds the duration of a request.
 const LEASE_MS: i64 = MINUTE_MS;
-/// Age of an order at its polls after the first one; then one a day. The third is when its checkout
-/// has ended: a payment in its last minutes does not wait for a day.
+/// Age of an order in ms at its polls after the first one. Afterwards, the poll is daily. The third
+/// age is the end of the checkout, so that a payment in its last minutes does not wait for a day.
 const POLL_AGES_MS: [i64; 4] = [5 * MINUTE_MS, HOUR_MS, CHECKOUT_MS + 5 * MINUTE_MS, DAY_MS];
-/// Up to each age of a payment, how often the provider is polled about its refunds and disputes;
-/// then never again. A holder can dispute a payment for months, and its end can take as long.
+/// Intervals at which the provider is polled about a payment's refunds and disputes, each up to an
+/// age of the payment. Older payments are not polled. A holder can dispute a payment for months,
+/// and a dispute can take as long.
 const PAID_INTERVALS_MS: [(i64, i64); 3] = [
     (7 * DAY_MS, DAY_MS),
     (180 * DAY_MS, 7 * DAY_MS),
     (540 * DAY_MS, 30 * DAY_MS),
 ];
-/// Age at which an order is given up about which the provider never answers.
+/// Age in ms at which an order is given up if the provider never answers.
 const MAX_AGE_MS: i64 = 30 * DAY_MS;
 /// Time in ms for which handled events are remembered, which exceeds the provider's retry period.
 const EVENT_RETENTION_MS: i64 = 30 * DAY_MS;
@@ -65,7 +66,7 @@ pub fn start(
 
 async fn run(payments: Payments) {
     let mut purge_at_ms = 0;
-    // The first look is at once: a process that died has left orders that are due.
+    // The first round is immediate, because a dead process may have left due orders.
     let mut looks = tokio::time::interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -136,7 +137,7 @@ impl Payments {
                 .await
             }
             Ok(None) => end(OrderState::Expired, String::new()).await,
-            // Nobody knows the checkout's address, if there is a checkout.
+            // Nobody has received the address of the checkout, if there is one.
             Err(ProviderError::Refused { message, .. }) if order.checkout.is_none() => {
                 end(OrderState::Failed, message).await
             }

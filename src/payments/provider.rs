@@ -53,11 +53,11 @@ pub struct Checkout {
     pub is_live: bool,
     /// Total amount of the payment that was refunded, if the provider reports it.
     pub refunded: Option<i64>,
-    /// The disputes of the payment, if the provider reports them.
+    /// Disputes of the payment; empty if the provider reports none.
     pub disputes: Vec<Dispute>,
 }
 
-/// A holder's bank disputes a payment.
+/// A dispute in which the holder's bank contests a payment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dispute {
     /// The provider's id of the dispute.
@@ -132,7 +132,7 @@ pub trait PaymentProvider: Send + Sync {
         request: &CheckoutRequest<'_>,
     ) -> Result<Checkout, ProviderError>;
 
-    /// Returns a checkout, with what was paid back of its payment, and its disputes.
+    /// Returns a checkout, including the refunded amount and the disputes of its payment.
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError>;
 
     /// Makes a checkout accept no further payment.

@@ -100,8 +100,8 @@ impl Payments {
         self.accounts.database().payments()
     }
 
-    /// Returns the order of a checkout. An order that has ended before it knew its checkout is known
-    /// by its own id: the provider sends events of that checkout too.
+    /// Returns the order of a checkout. An order that ended before its checkout was stored is found
+    /// by its id, because the provider sends events of that checkout too.
     fn checkout_order(&self, checkout: &Checkout) -> Result<OrderRow, PaymentError> {
         if let Some(order) = self.rows().order_by_checkout(&checkout.id)? {
             return Ok(order);
@@ -116,8 +116,8 @@ impl Payments {
         Err(PaymentError::NotYet(message))
     }
 
-    /// Returns the order of a payment whose credits are in the ledger; `None` if the payment bought
-    /// none, because it was not the one that was ordered.
+    /// Returns the order of a payment whose credits are in the ledger. `None` if the payment bought
+    /// no credits, because it differed from its order.
     fn paid_order(&self, reference: &str) -> Result<Option<OrderRow>, PaymentError> {
         match self.rows().order_by_payment(reference)? {
             Some(order) if order.state == OrderState::Refused => Ok(None),
@@ -145,7 +145,7 @@ impl Payments {
             self.apply_refund(&paid, refunded, now_ms)?;
         }
         for dispute in &checkout.disputes {
-            // With what the one before it has changed.
+            // The order is read again, because the previous dispute may have changed it.
             if let Some(paid) = find()? {
                 self.apply_dispute(&paid, dispute, now_ms)?;
             }
@@ -153,7 +153,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Applies how far a checkout is to its order.
+    /// Applies the state of a checkout to its order.
     fn apply_state(
         &self,
         order: &str,
@@ -193,7 +193,8 @@ impl Payments {
         let Some(reference) = payment.map(|payment| provider.reference(payment)) else {
             return self.refuse(order, "the checkout has no payment");
         };
-        // Also of a payment that is refused next, so that an event about its refund finds the order.
+        // A payment that is refused next is claimed too, so that an event about its refund finds
+        // the order.
         let is_claimed = self.rows().claim_payment(&order.id, &reference)?;
         if let Some(difference) = difference(order, checkout) {
             return self.refuse(order, &difference);
@@ -213,7 +214,8 @@ impl Payments {
         let order_id = &order.id;
         let kind = BalanceChangeKind::Purchase { order: order_id };
         let posted = match corrections.post_change(&change(kind, order.credits)) {
-            // An operator has posted it by hand: only people can tell whether it was this payment.
+            // An operator has posted this reference by hand, so only people can tell whether it was
+            // this payment.
             Err(StoreError::ReferenceUsed(message)) => return self.refuse(order, &message),
             posted => posted?,
         };
@@ -301,7 +303,7 @@ impl Payments {
             return Ok(());
         }
         self.enter_dispute(order, dispute, now_ms)?;
-        // A refund that came while the dispute had all credits takes them now.
+        // A refund that arrived while the dispute had taken all credits takes them now.
         match self.rows().order(&order.id)? {
             Some(order) => self.apply_refund(&order, order.refunded, now_ms),
             None => Ok(()),
@@ -332,7 +334,7 @@ impl Payments {
                 self.post_clawback(order, kind, &reference, due, now_ms)?;
             }
         }
-        // What was written off was spent, and does not come back.
+        // Written-off credits were spent, so they are not returned.
         if dispute.outcome == DisputeOutcome::Won
             && let Some(taken) = find(&reference)?
         {

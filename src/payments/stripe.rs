@@ -100,7 +100,7 @@ impl Stripe {
         Ok(session.into_checkout(None))
     }
 
-    /// Returns the disputes of a payment. A payment has a few at most.
+    /// Returns the disputes of a payment, of which there are only a few.
     async fn disputes(&self, payment: &str) -> Result<Vec<Dispute>, ProviderError> {
         #[derive(Deserialize)]
         struct StripeDisputes {
@@ -216,7 +216,7 @@ fn not_a_session(error: serde_json::Error) -> ProviderError {
     ProviderError::Unavailable(format!("its answer is no Checkout session: {error}"))
 }
 
-/// The reference of a purchase is this and the id of the payment intent.
+/// Prefix of a purchase's reference; the id of the payment intent follows.
 const REFERENCE_PREFIX: &str = "stripe:";
 
 /// Checks a signature `t=SECONDS,v1=HEX,v1=HEX`. One `v1` must be the HMAC of the time, a dot and
@@ -345,13 +345,13 @@ struct StripeDispute {
 }
 
 impl StripeSession {
-    /// Whether a bank has disputed the payment, if the request asked for its charge.
+    /// Returns whether a bank has disputed the payment, if the request expanded the charge.
     fn is_disputed(&self) -> bool {
         matches!(&self.payment_intent, Some(PaymentIntent::Object { latest_charge, .. }) if latest_charge["disputed"] == true)
     }
 
-    /// Whether the bank has refused a payment that it was to confirm, if the request asked for the
-    /// payment.
+    /// Returns whether the bank has refused a payment after its checkout, if the request expanded
+    /// the payment.
     fn has_failed(&self) -> bool {
         matches!(
             &self.payment_intent,

@@ -55,7 +55,7 @@ impl SharedBalances for SharedStoreAdmin {
         let taken = debit.parts.total();
         let is_refund = matches!(change.kind, BalanceChangeKind::PaymentRefund { .. });
         if debit.is_earlier && is_refund && taken.is_positive() {
-            // What an earlier run has taken is a refund of its own: more may have been refunded
+            // An earlier run's debit is a separate refund, because more may have been refunded
             // since. The caller takes or writes off the rest.
             let amount = Micro::ZERO.minus(taken);
             let earlier = BalanceChange { amount, ..*change };
@@ -88,10 +88,9 @@ impl SharedBalances for SharedStoreAdmin {
     }
 }
 
-/// A debit that the store has made.
 struct StoreDebit {
     parts: CreditSplit,
-    /// An earlier run has made it, which did not enter it.
+    /// True if an earlier run made the debit without entering it.
     is_earlier: bool,
 }
 

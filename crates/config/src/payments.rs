@@ -29,8 +29,8 @@ const TWO_DECIMALS: &str = "aed afn all amd ang aoa ars aud awg azn bam bbd bdt 
     nzd pab pen pgk php pkr pln qar ron rsd rub sar sbd scr sek sgd shp sle sos srd std szl thb tjs top try ttd twd \
     tzs uah usd uyu uzs wst xcd xcg yer zar zmw";
 
-/// Currencies with another number of decimals than two, and those of which only multiples of some
-/// minor units can be charged: code, decimals, and that step.
+/// Currencies whose number of decimals is not two, or of which only multiples of some minor units
+/// can be charged. A row has the code, the decimals, and the step.
 const SPECIAL_CURRENCIES: [(&str, u32, i64); 22] = [
     ("bif", 0, 1),
     ("clp", 0, 1),
@@ -57,8 +57,8 @@ const SPECIAL_CURRENCIES: [(&str, u32, i64); 22] = [
     ("ugx", 2, 100),
 ];
 
-/// The smallest charge that Stripe takes, in minor units, where its documentation names one. It
-/// refuses the order of a smaller amount.
+/// The smallest charges that Stripe documents, in minor units. Stripe refuses orders of smaller
+/// amounts.
 const SMALLEST_CHARGES: [(&str, i64); 23] = [
     ("aed", 200),
     ("aud", 50),
@@ -135,7 +135,7 @@ impl Currency {
         Ok(amount.get() / self.micro_per_minor())
     }
 
-    /// The smallest amount that can be charged, in minor units.
+    /// Returns the smallest amount that can be charged, in minor units.
     fn smallest_charge(&self) -> i64 {
         let mut charges = SMALLEST_CHARGES.iter();
         charges
@@ -204,7 +204,7 @@ pub struct PaymentSettings {
     pub secret_key: Secret,
     /// One secret, or two while the operator replaces it.
     pub webhook_secrets: Vec<Secret>,
-    /// Whether `secret_key` moves money. `None` if the form of the key does not show that.
+    /// True if `secret_key` moves money. `None` if the form of the key does not show that.
     pub is_live: Option<bool>,
     pub currency: Currency,
     /// Price of one credit, in millionths of the currency.

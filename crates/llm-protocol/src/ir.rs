@@ -42,7 +42,7 @@ pub struct Request<'a> {
     /// True if the client used `functions` and `function_call` (chat).
     pub legacy_functions: bool,
     pub choice: ToolChoice<'a>,
-    /// Whether the model may call several tools at once. `None` if the client did not say.
+    /// True if the model may call several tools at once. `None` if the client did not specify it.
     pub parallel_calls: Option<bool>,
     pub limit: Option<RequestedOutputLimit>,
     pub sampling: SamplingParams<'a>,
@@ -353,7 +353,7 @@ pub enum OutputFormat<'a> {
         description: Option<JsonStr<'a>>,
         /// Name that the client gave to the schema (chat, responses).
         name: Option<JsonStr<'a>>,
-        /// Whether the vendor must enforce the schema. `None` if the client did not say.
+        /// True if the vendor must enforce the schema. `None` if the client did not specify it.
         strict: Option<bool>,
     },
 }

@@ -21,7 +21,7 @@ pub struct SimulatorOptions {
     pub lenient: bool,
     /// Name of the dialect for chat requests whose path names none.
     pub profile: Option<String>,
-    /// The payment provider on the same port.
+    /// Simulated payment provider on the same port.
     pub stripe: Arc<SimStripe>,
 }
 

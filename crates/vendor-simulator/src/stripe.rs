@@ -1,12 +1,12 @@
-//! Simulates Stripe as far as a shop uses it: Checkout sessions, payment intents, refunds,
-//! disputes, events, and the webhooks that it signs.
+//! Simulates the part of Stripe that a shop uses: Checkout sessions, payment intents, refunds,
+//! disputes, events, and signed webhooks.
 //!
-//! It refuses what Stripe refuses: unknown parameters, wrong types, amounts that a currency does not
-//! have, an idempotency key with other parameters, objects of the other mode. The tests of the SDKs
-//! compare it with Stripe's own libraries. What people do at Stripe (pay, dispute, …) are the
-//! functions of `stripe/people.rs`; other processes call them at `/_sim/stripe/`. Must not know the
-//! gateway. Read next: `stripe/api.rs` (the table of the API), `stripe/account.rs` (what a call
-//! changes).
+//! The simulator refuses the same calls as Stripe: unknown parameters, wrong types, amounts that a
+//! currency does not have, an idempotency key with other parameters, objects of the other mode. The
+//! tests of the SDKs compare it with Stripe's own libraries. The functions of `stripe/people.rs`
+//! are the actions of people at Stripe, such as payments and disputes. Other processes call them at
+//! `/_sim/stripe/`. This module must not depend on the gateway. Read next: `stripe/api.rs` (the
+//! table of the API), `stripe/account.rs` (the effects of calls).
 
 mod account;
 mod api;

@@ -102,7 +102,7 @@ impl SimServer {
     }
 }
 
-/// The answer to a call of the payment provider; `None` if its fault is to send none.
+/// Returns the answer to a call of the payment provider; `None` if its fault is to send none.
 fn plan_stripe(answer: StripeAnswer) -> Option<SimResponsePlan> {
     (!answer.is_cut).then(|| SimResponsePlan {
         status: answer.status,

@@ -104,9 +104,9 @@ pub struct OrderLimits {
 pub enum InsertOrderOutcome {
     Done,
     NoAccount,
-    /// Its keys do not work: an operator decides how it goes on.
+    /// The account is suspended, and its keys do not work.
     Suspended,
-    /// The account's orders would exceed the amount; this much is left.
+    /// The order would exceed the account's maximum amount; the rest is `left`.
     OverAmount {
         left: i64,
     },
@@ -209,8 +209,8 @@ impl PaymentRows<'_> {
             })
     }
 
-    /// Stores the checkout of an order that has ended without knowing it. Returns false if there is
-    /// no such order.
+    /// Stores the checkout of an order that ended before its checkout was stored. Returns false if
+    /// there is no such order.
     pub fn adopt_checkout(&self, id: &str, checkout: &str) -> Result<bool, StoreError> {
         self.0
             .write("store the checkout of an ended order", |transaction| {

@@ -136,8 +136,8 @@ async fn make_schema(session: &mut PostgresSession) -> Result<(), StoreError> {
     transaction.commit().await.map_err(failed)
 }
 
-/// The statement that makes a schema of an older program accept all kinds of entries. `NOT VALID`:
-/// the entries that are there are not read again, so that it takes an instant.
+/// Returns the statement that makes the schema of an older program accept all kinds of entries.
+/// With `NOT VALID`, existing entries are not read again, so the statement takes an instant.
 fn admit_statement() -> String {
     let check = SCHEMA
         .split_once("CHECK (kind IN (")
@@ -150,9 +150,9 @@ fn admit_statement() -> String {
     )
 }
 
-/// Makes a schema of an older program accept the kinds of entries that were added since, if the
-/// role owns the table. Else returns a warning with the statement. An older program that still has
-/// the ledger is not disturbed: what it writes stays allowed.
+/// Makes the schema of an older program accept the newer kinds of entries, if the role owns the
+/// table. Otherwise, returns a warning with the statement. The entries of an older program that
+/// still holds the ledger stay valid.
 async fn admit_kinds(session: &mut PostgresSession) -> Result<Option<String>, StoreError> {
     let admitted = "SELECT coalesce(bool_or(pg_get_constraintdef(oid) LIKE '%''code''%'), false) FROM pg_constraint
         WHERE conrelid = 'model_gateway.entry'::regclass AND conname = 'entry_kind_check'";
@@ -173,7 +173,7 @@ async fn admit_kinds(session: &mut PostgresSession) -> Result<Option<String>, St
         )
     };
     let transaction = session.client.transaction().await.map_err(failed)?;
-    // A long transaction of another program must not make commits queue up behind this one.
+    // Commits must not queue behind this statement while another program's transaction is long.
     transaction
         .batch_execute(&format!("SET LOCAL lock_timeout = '2s'; {statement}"))
         .await

@@ -1,6 +1,6 @@
-//! One Stripe account: its objects, and what each call changes.
+//! Represents one Stripe account: its objects, and the effects of calls.
 //!
-//! Must not check a parameter by itself (`api.rs`), and must not play people (`people.rs`).
+//! This file must not check parameters (`api.rs` does) or act for people (`people.rs` does).
 
 use super::api::{self, StripeCall, StripeOperation};
 use super::currency;
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A session takes a payment for at least and at most this time.
+/// Minimum time for which a session accepts a payment. The next constant is the maximum.
 const MIN_SESSION_SECONDS: i64 = 30 * 60;
 const MAX_SESSION_SECONDS: i64 = 24 * 3_600;
 const MAX_KEY_CHARS: usize = 255;
-/// Objects in an answer: the default and the maximum.
+/// Default number of objects in an answer. The next constant is the maximum.
 const PAGE: i64 = 10;
 const MAX_PAGE: i64 = 100;
 
@@ -34,12 +34,12 @@ pub(crate) struct StripeState {
     objects: HashMap<String, Value>,
     /// Ids of the objects of each type, oldest first.
     ids: BTreeMap<&'static str, Vec<String>>,
-    /// What calls with an idempotency key got, by mode and key.
+    /// Answers to calls with an idempotency key, by mode and key.
     keys: HashMap<(bool, String), KeptAnswer>,
     pub faults: VecDeque<SimStripeFault>,
-    /// Ids of events that no plan of deliveries has taken.
+    /// Ids of events that no delivery plan contains yet.
     pub undelivered: Vec<String>,
-    /// Payments with a saved card that the bank will decline.
+    /// Number of payments with a saved card that the bank will decline.
     pub declines: u32,
     serial: u64,
 }
@@ -52,25 +52,25 @@ struct KeptAnswer {
     body: String,
 }
 
-/// An answer, with how it is sent.
+/// An answer, and the way in which it is sent.
 pub(crate) struct StripeAnswer {
     pub status: u16,
     /// Header lines, each with its line end.
     pub head: String,
     pub body: String,
     pub behaviour: Behaviour,
-    /// The connection closes without an answer.
+    /// True if the connection closes without an answer.
     pub is_cut: bool,
 }
 
-/// Who calls.
+/// Caller of the API.
 #[derive(Debug, Clone, Copy)]
 struct StripeCaller {
     is_live: bool,
 }
 
 impl SimStripe {
-    /// Whether a request is for Stripe rather than for a vendor of models.
+    /// Returns whether a request is for Stripe instead of a vendor of models.
     pub(crate) fn is_call(path: &str) -> bool {
         const FIRST: [&str; 8] = [
             "checkout",
@@ -92,7 +92,6 @@ impl SimStripe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a call.
     pub(crate) fn answer(&self, request: &SimRequest) -> StripeAnswer {
         let mut state = self.lock();
         let fault = state.take_fault(request.path());
@@ -129,7 +128,7 @@ impl SimStripe {
                     .body()
                     .to_string();
             }
-            // In the middle of the body, so that the client has read a status.
+            // The cut is in the middle of the body, so that the client has read a status.
             if fault.is_torn {
                 behaviour.cut = Some(InterruptPoint::Events(0));
             }
@@ -145,7 +144,7 @@ impl SimStripe {
     }
 }
 
-/// What a call got.
+/// Result of a call.
 struct StripeDone {
     status: u16,
     body: String,
@@ -334,7 +333,7 @@ impl StripeState {
         let mode = if caller.is_live { "live" } else { "test" };
         let id = self.new_id(&format!("cs_{mode}_a1"));
         let mut session = objects::session(&id, form, total, now_s, caller.is_live);
-        // Not shown: what the payment will have.
+        // This hidden member contains the data of the future payment.
         session["_sim"] = json!({
             "metadata": form.map("payment_intent_data[metadata]"),
             "saves": form.get("payment_intent_data[setup_future_usage]") == Some("off_session"),
@@ -355,7 +354,7 @@ impl StripeState {
         self.object("checkout.session", id, "session", caller)
     }
 
-    /// A session takes no payment any more.
+    /// Ends a session, so that it accepts no further payment.
     pub fn end_session(&mut self, id: &str) {
         self.change(id, |session| {
             session["status"] = json!("expired");
@@ -364,7 +363,7 @@ impl StripeState {
         self.emit("checkout.session.expired", id);
     }
 
-    /// A payment with a card that a customer has saved.
+    /// Creates a payment with a customer's saved card.
     fn create_payment(
         &mut self,
         form: &StripeForm,
@@ -432,7 +431,7 @@ impl StripeState {
         self.object("payment_intent", &id, "intent", caller)
     }
 
-    /// A payment intent gets its charge. Returns the charge's id.
+    /// Gives a payment intent its charge. Returns the charge's id.
     pub fn succeed(&mut self, payment: &str) -> String {
         let charge = self.new_id("ch_3Sim");
         let intent = self.objects.get(payment).cloned().unwrap_or_default();
@@ -447,7 +446,7 @@ impl StripeState {
         charge
     }
 
-    /// Refunds a payment without a call. Returns false if that is refused.
+    /// Refunds a payment without a call. Returns false if the refund is refused.
     pub fn refund_of(&mut self, payment: &str, amount: i64) -> bool {
         let is_live = self.get(payment).is_some_and(|it| it["livemode"] == true);
         let form = StripeForm::parse(&format!("payment_intent={payment}&amount={amount}"));
@@ -518,7 +517,7 @@ impl StripeState {
         Ok(refund)
     }
 
-    /// Whether a bank has the money of a charge, or keeps it.
+    /// Returns whether a bank has taken the money of a charge, or keeps it.
     fn is_disputed(&self, charge: &Value) -> bool {
         charge["disputed"] == true
             && self.all("dispute").any(|it| {
@@ -527,7 +526,7 @@ impl StripeState {
             })
     }
 
-    /// The object of an id, if it has this type and is of the caller's mode.
+    /// Returns the object with this id, if it has this type and the caller's mode.
     fn object(
         &mut self,
         kind: &'static str,
@@ -559,7 +558,7 @@ impl StripeState {
         Ok(value.clone())
     }
 
-    /// A session ends by itself when its time is over.
+    /// Ends a session whose time is over.
     fn end_late_session(&mut self, id: &str) {
         let is_over = self.objects.get(id).is_some_and(|session| {
             session["status"] == "open"
@@ -673,7 +672,7 @@ impl StripeState {
         value
     }
 
-    /// The objects of a type, oldest first.
+    /// Returns the objects of a type, oldest first.
     pub fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
         let ids = self.ids.get(kind).into_iter().flatten();
         ids.filter_map(|id| self.objects.get(id))
@@ -689,12 +688,12 @@ impl StripeState {
         }
     }
 
-    /// An event about an object, as it is now.
+    /// Stores an event with the current state of an object.
     pub fn emit(&mut self, kind: &str, id: &str) {
         let Some(object) = self.objects.get(id).map(shown) else {
             return;
         };
-        // A refund does not say its mode.
+        // A refund does not contain its mode.
         let charge = object["charge"].as_str().and_then(|id| self.get(id));
         let has_mode = |value: &Value| value["livemode"] == true;
         let is_live = has_mode(&object) || charge.is_some_and(has_mode);
@@ -704,7 +703,7 @@ impl StripeState {
     }
 }
 
-/// Types of objects, and where they are listed.
+/// Types of objects, and the paths of their lists.
 const CALL_URLS: [(&str, &str); 8] = [
     ("checkout.session", "/v1/checkout/sessions"),
     ("customer", "/v1/customers"),
@@ -716,7 +715,7 @@ const CALL_URLS: [(&str, &str); 8] = [
     ("event", "/v1/events"),
 ];
 
-/// An object without what Stripe does not show.
+/// Returns an object without the members that Stripe does not show.
 fn shown(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(members) = object.as_object_mut() {
@@ -769,7 +768,7 @@ fn authenticate(request: &SimRequest) -> Result<StripeCaller, StripeRefusal> {
     }
 }
 
-/// A version is a date, and since 2024 the name of a release.
+/// Checks the version of the API, which is a date and, since 2024, the name of a release.
 fn check_version(request: &SimRequest) -> Result<(), StripeRefusal> {
     let Some(version) = request.header("stripe-version") else {
         return Ok(());

@@ -1,13 +1,13 @@
-//! The table of Stripe's API, as far as a shop uses it: each call with its parameters, and their
+//! Contains the table of the calls of Stripe's API that a shop uses, with their parameters and
 //! checks.
 //!
-//! Must not change an object.
+//! This file must not change an object.
 
 use super::currency;
 use super::errors::StripeRefusal;
 use super::form::{StripeForm, segments};
 
-/// What a call does.
+/// Effect of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StripeOperation {
     CreateSession,
@@ -15,16 +15,15 @@ pub enum StripeOperation {
     CreateCustomer,
     CreatePayment,
     CreateRefund,
-    /// Returns the object of this type that the path names.
+    /// The call returns the object of this type that the path names.
     Retrieve(&'static str),
-    /// Lists objects of this type, newest first.
+    /// The call lists objects of this type, newest first.
     List(&'static str),
 }
 
-/// Form of a value.
 #[derive(Debug, Clone, Copy)]
 pub enum ParamForm {
-    /// A text of at most this number of characters.
+    /// The value is a text of at most this number of characters.
     Text(usize),
     Integer,
     Flag,
@@ -36,21 +35,21 @@ pub enum ParamForm {
 /// A call of the API.
 pub struct StripeCall {
     pub method: &'static str,
-    /// `{id}` is the id of an object.
+    /// Path of the call, where `{id}` is the id of an object.
     pub path: &'static str,
     pub operation: StripeOperation,
-    /// Names and forms. In a name, `#` is an index and `*` any key.
+    /// Names and forms of the parameters. In a name, `#` is an index and `*` any key.
     params: &'static [(&'static str, ParamForm)],
     required: &'static [&'static str],
-    /// What `expand[]` may name.
+    /// Values that `expand[]` may have.
     expands: &'static [&'static str],
 }
 
-/// Maximum length of most texts, and of a value of `metadata`.
+/// Form of most texts. The next constants are the forms of a value of `metadata` and of an id.
 const LONG: ParamForm = ParamForm::Text(5_000);
 const METADATA: ParamForm = ParamForm::Text(500);
 const ID: ParamForm = ParamForm::Text(255);
-/// Maximum length of a key of `metadata`, and maximum number of its keys.
+/// Maximum length of a key of `metadata`. The next constant is the maximum number of keys.
 const MAX_METADATA_KEY: usize = 40;
 const MAX_METADATA: usize = 50;
 
@@ -232,7 +231,6 @@ pub fn find<'a>(method: &str, path: &'a str) -> Option<(&'static StripeCall, &'a
 }
 
 impl StripeCall {
-    /// Checks the parameters.
     pub fn check(&self, form: &StripeForm) -> Result<(), StripeRefusal> {
         for (name, value) in form.iter() {
             if let Some(index) = name.strip_prefix("expand[") {
@@ -290,7 +288,7 @@ impl StripeCall {
     }
 }
 
-/// Whether a name is one of a pattern.
+/// Returns whether a name matches a pattern.
 fn has_name(pattern: &str, name: &str) -> bool {
     let (Some(pattern), Some(name)) = (segments(pattern), segments(name)) else {
         return false;
@@ -321,7 +319,7 @@ fn check_value(name: &str, value: &str, form: ParamForm) -> Result<(), StripeRef
             "parameter_invalid_string",
             format!("Invalid string: must be at most {max} characters"),
         ),
-        // Digits alone: Stripe reads no sign, no space and no fraction.
+        // Only digits are allowed, because Stripe reads no sign, space or fraction.
         ParamForm::Integer
             if !value.bytes().all(|byte| byte.is_ascii_digit())
                 || value.parse::<i64>().is_err() =>

@@ -1,7 +1,7 @@
-//! Currencies: which there are, which of their amounts exist, and the smallest charge.
+//! Lists the currencies, their valid amounts, and their smallest charges.
 //!
-//! Written from https://docs.stripe.com/currencies. Must not be shared with the gateway, whose own
-//! table the tests compare with this one.
+//! The source is https://docs.stripe.com/currencies. The gateway must not use this table, because
+//! the tests compare it with the gateway's own.
 
 use super::errors::StripeRefusal;
 
@@ -25,7 +25,7 @@ const STEPS: &[(&str, i64)] = &[
     ("ugx", 100),
 ];
 
-/// The smallest charge, in minor units, where Stripe names one.
+/// The smallest charges that Stripe documents, in minor units.
 const SMALLEST: &[(&str, i64)] = &[
     ("aed", 200),
     ("aud", 50),
@@ -56,7 +56,7 @@ pub fn is_known(code: &str) -> bool {
     KNOWN.split_whitespace().any(|known| known == code)
 }
 
-/// Checks an amount that is to be charged.
+/// Checks the amount of a charge.
 pub fn check_amount(code: &str, amount: i64, param: &str) -> Result<(), StripeRefusal> {
     let find = |table: &[(&str, i64)]| table.iter().find(|it| it.0 == code).map_or(1, |it| it.1);
     let (step, smallest) = (find(STEPS), find(SMALLEST));

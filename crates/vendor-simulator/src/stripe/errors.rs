@@ -1,10 +1,10 @@
-//! Refusals in Stripe's form: `{"error": {"type", "code", "param", "message"}}`.
+//! Builds refusals in Stripe's format: `{"error": {"type", "code", "param", "message"}}`.
 //!
-//! Must not decide what is refused.
+//! This file must not decide about refusals.
 
 use serde_json::{Map, Value, json};
 
-/// Why a call is refused.
+/// Reason for which a call is refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StripeRefusal {
     pub status: u16,
@@ -12,7 +12,7 @@ pub struct StripeRefusal {
     pub code: Option<&'static str>,
     pub param: Option<String>,
     pub message: String,
-    /// Whether Stripe has begun the operation, so that its idempotency key keeps this answer.
+    /// True if Stripe has begun the operation, so that the idempotency key keeps this answer.
     pub is_kept: bool,
 }
 
@@ -32,7 +32,7 @@ impl StripeRefusal {
         }
     }
 
-    /// A parameter is wrong.
+    /// Returns the refusal of a wrong parameter.
     pub fn invalid(code: &'static str, param: &str, message: impl Into<String>) -> Self {
         Self {
             code: Some(code),
@@ -41,7 +41,7 @@ impl StripeRefusal {
         }
     }
 
-    /// The parameters are right, and the state of an object forbids the operation.
+    /// Returns the refusal of an operation that the state of an object forbids.
     pub fn state(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code: Some(code),

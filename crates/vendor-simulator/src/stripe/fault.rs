@@ -1,6 +1,6 @@
-//! Faults of the wire, as the simulated Stripe has them on request.
+//! Defines faults of the connection that tests can request from the simulated Stripe.
 //!
-//! Must not send an answer: `sender.rs` does.
+//! This file must not send an answer, which `sender.rs` does.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SimStripeFault {
     pub path: String,
-    /// Number of calls that it affects.
+    /// Number of affected calls.
     pub times: u32,
-    /// Whether Stripe does what the call asks for, so that only its answer is lost.
+    /// True if Stripe carries out the call, so that only its answer is lost.
     pub acts: bool,
     pub delay: Duration,
-    /// Status of an error, instead of the answer.
+    /// Status of an error that replaces the answer.
     pub status: Option<u16>,
-    /// The connection closes without an answer.
+    /// True if the connection closes without an answer.
     pub is_cut: bool,
-    /// The connection closes in the middle of the answer.
+    /// True if the connection closes in the middle of the answer.
     pub is_torn: bool,
 }

@@ -1,12 +1,12 @@
-//! Forms as Stripe reads them: names with brackets, each of them once.
+//! Parses forms like Stripe: names have brackets, and each name occurs once.
 //!
-//! Must not know a parameter.
+//! This file must not depend on a parameter.
 
 use super::errors::StripeRefusal;
 use std::collections::BTreeMap;
 
-/// Parameters of a call, by name: `line_items[0][quantity]`. An array that was sent with `[]` has
-/// indices here.
+/// Parameters of a call by name, such as `line_items[0][quantity]`. Arrays that were sent with `[]`
+/// have indices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StripeForm(BTreeMap<String, String>);
 
@@ -35,7 +35,7 @@ impl StripeForm {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The integer of a parameter that was checked.
+    /// Returns the integer of a parameter that was checked.
     pub fn integer(&self, name: &str) -> Option<i64> {
         self.get(name)?.parse().ok()
     }
@@ -44,7 +44,7 @@ impl StripeForm {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The members of a map: those whose names are `PREFIX[KEY]`.
+    /// Returns the members of a map, whose names are `PREFIX[KEY]`.
     pub fn map(&self, prefix: &str) -> serde_json::Map<String, serde_json::Value> {
         let members = self.iter().filter_map(|(name, value)| {
             let key = name.strip_prefix(prefix)?.strip_prefix('[')?;
@@ -54,7 +54,8 @@ impl StripeForm {
     }
 }
 
-/// The parts of a name: `a[b][0]` has `a`, `b` and `0`. `None` if its brackets do not match.
+/// Returns the parts of a name: `a[b][0]` has `a`, `b` and `0`. `None` if the brackets do not
+/// match.
 pub fn segments(name: &str) -> Option<Vec<&str>> {
     let Some((first, rest)) = name.split_once('[') else {
         return (!name.is_empty() && !name.contains(']')).then(|| vec![name]);

@@ -1,21 +1,21 @@
-//! The objects of the API as JSON, with the members that Stripe's libraries require.
+//! Builds the objects of the API as JSON, with the members that Stripe's libraries require.
 //!
-//! Must not decide a state.
+//! This file must not decide the state of an object.
 
 use super::form::StripeForm;
 use serde_json::{Value, json};
 
-/// The version of the account's webhook endpoint.
+/// API version of the account's webhook endpoint.
 pub const OWN_VERSION: &str = "2025-09-30.clover";
-/// Time for which a new session takes a payment if the call does not say.
+/// Default time in seconds for which a new session accepts a payment.
 const SESSION_SECONDS: i64 = 86_400;
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now_s() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-/// What all new sessions have.
+/// Members that all new sessions have.
 const NEW_SESSION: &str = r#"{
     "object": "checkout.session", "adaptive_pricing": {"enabled": false}, "after_expiration": null,
     "allow_promotion_codes": null,
@@ -33,7 +33,7 @@ const NEW_SESSION: &str = r#"{
     "wallet_options": null
 }"#;
 
-/// A session as it is created.
+/// Returns a session in its initial state.
 pub fn session(id: &str, form: &StripeForm, amount: i64, now_s: i64, is_live: bool) -> Value {
     let text = |name: &str| form.get(name);
     let currency = text("line_items[0][price_data][currency]");
@@ -53,7 +53,7 @@ pub fn session(id: &str, form: &StripeForm, amount: i64, now_s: i64, is_live: bo
     session
 }
 
-/// What a payment intent is for.
+/// Purpose of a payment intent.
 pub struct SimPayment<'a> {
     pub amount: i64,
     pub currency: &'a str,
@@ -78,7 +78,7 @@ pub fn payment_intent(id: &str, payment: &SimPayment<'_>, now_s: i64, is_live: b
     })
 }
 
-/// The charge of a payment intent that succeeded.
+/// Returns the charge of a payment intent that succeeded.
 pub fn charge(id: &str, payment: &Value, now_s: i64) -> Value {
     json!({
         "id": id, "object": "charge", "amount": payment["amount"], "amount_captured": payment["amount"],

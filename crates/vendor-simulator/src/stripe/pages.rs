@@ -1,7 +1,7 @@
-//! The simulator's pages under `/_sim/stripe/`, for tests in other processes: each is a function of
-//! `people.rs` or `webhook.rs`.
+//! Serves the simulator's pages under `/_sim/stripe/` for tests in other processes. Each page calls
+//! a function of `people.rs` or `webhook.rs`.
 //!
-//! Must not do more than read parameters.
+//! This file must only read parameters.
 
 use super::account::SimStripe;
 use super::fault::SimStripeFault;
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const PREFIX: &str = "/_sim/stripe/";
 
 impl SimStripe {
-    /// Answers a request for a page: `POST` with a form. Returns the status and JSON.
+    /// Answers a `POST` request with a form for one of the pages. Returns the status and JSON.
     pub(crate) fn page(&self, name: &str, body: &[u8]) -> (u16, Value) {
         let form = std::str::from_utf8(body)
             .ok()

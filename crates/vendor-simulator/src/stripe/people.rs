@@ -1,6 +1,6 @@
-//! What people do at Stripe: holders pay, merchants refund, banks dispute.
+//! Simulates the actions of people at Stripe: holders pay, merchants refund, banks dispute.
 //!
-//! Must not answer a call.
+//! This file must not answer a call.
 
 use super::account::{SimStripe, StripeState};
 use super::fault::SimStripeFault;
@@ -8,17 +8,18 @@ use super::objects::{self, SimPayment, now_s};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// How a holder pays.
+/// Method of a payment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaymentWay {
-    /// The money is there at once.
+    /// The money arrives at once.
     Card,
-    /// The bank says days later whether the money comes.
+    /// The bank reports days later whether the money arrives.
     BankDebit,
 }
 
 impl SimStripe {
-    /// A holder pays a session. Returns the payment intent; `None` if the session takes none.
+    /// Pays a session as its holder. Returns the payment intent; `None` if the session accepts no
+    /// payment.
     pub fn pay(&self, session: &str, way: PaymentWay) -> Option<String> {
         let mut state = self.lock();
         let found = state.get(session)?.clone();
@@ -57,7 +58,7 @@ impl SimStripe {
         Some(id)
     }
 
-    /// The bank says whether the money of a bank debit comes.
+    /// Reports as the bank whether the money of a bank debit arrives.
     pub fn confirm(&self, session: &str, comes: bool) {
         let mut state = self.lock();
         let payment = state
@@ -77,18 +78,19 @@ impl SimStripe {
         }
     }
 
-    /// The merchant pays a payment back on Stripe's own pages, or a part of it. Returns false if
-    /// Stripe refuses that.
+    /// Refunds a payment in full or in part, as the merchant on Stripe's own pages. Returns false
+    /// if Stripe refuses the refund.
     pub fn refund(&self, payment: &str, amount: i64) -> bool {
         self.lock().refund_of(payment, amount)
     }
 
-    /// The time of a session is over.
+    /// Ends a session because its time is over.
     pub fn expire(&self, session: &str) {
         self.lock().end_session(session);
     }
 
-    /// A bank takes the money of a payment back, or only asks (`warning_…`). Returns the dispute.
+    /// Disputes a payment as the bank, which takes the money or only inquires (`warning_…`).
+    /// Returns the dispute.
     pub fn dispute(&self, payment: &str, amount: i64, status: &str) -> Option<String> {
         let mut state = self.lock();
         let charge = state.get(payment)?["latest_charge"].as_str()?.to_owned();
@@ -103,7 +105,7 @@ impl SimStripe {
         Some(id)
     }
 
-    /// A dispute ends: `won`, `lost` or `warning_closed`.
+    /// Closes a dispute as `won`, `lost` or `warning_closed`.
     pub fn close_dispute(&self, dispute: &str, status: &str) {
         let mut state = self.lock();
         state.change(dispute, |dispute| dispute["status"] = json!(status));
@@ -113,7 +115,8 @@ impl SimStripe {
         }
     }
 
-    /// Changes a member of an object, as no Stripe would: for events that differ from their order.
+    /// Changes a member of an object in a way that Stripe never would, for events that differ from
+    /// their order.
     pub fn falsify(&self, id: &str, member: &str, value: Value) {
         self.lock().change(id, |object| object[member] = value);
     }
@@ -123,30 +126,30 @@ impl SimStripe {
         self.lock().faults.push_back(fault);
     }
 
-    /// The bank declines the next payments with a saved card.
+    /// Makes the bank decline the next payments with a saved card.
     pub fn decline(&self, payments: u32) {
         self.lock().declines = payments;
     }
 
-    /// Returns an object as it is, such as a session.
+    /// Returns an object in its current state, such as a session.
     pub fn find(&self, id: &str) -> Option<Value> {
         self.lock().get(id).cloned()
     }
 
-    /// What became of each charge, oldest first.
+    /// Returns the fate of each charge, oldest first.
     pub fn money(&self) -> Vec<SimMoney> {
         self.lock().money()
     }
 }
 
-/// What became of a charge, in minor units of its currency.
+/// Fate of a charge, in minor units of its currency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimMoney {
-    /// The order in the metadata of its payment.
+    /// Id of the order in the payment's metadata.
     pub order: String,
     pub amount: i64,
     pub refunded: i64,
-    /// What banks have taken and not given back.
+    /// Amount that banks have taken and not returned.
     pub disputed: i64,
 }
 
@@ -177,7 +180,7 @@ impl StripeState {
         charges.collect()
     }
 
-    /// The customer of a session: the one that it has, or a new one if it makes one.
+    /// Returns the customer of a session, or creates a new one if the session requires it.
     fn customer_of(&mut self, session: &Value, is_live: bool) -> Option<String> {
         if let Some(known) = session["customer"].as_str() {
             return Some(known.to_owned());

@@ -1,6 +1,6 @@
-//! Signs events as Stripe does, and plans their deliveries: in order or not, twice, or never.
+//! Signs events like Stripe, and plans their deliveries: in order or not, twice, or never.
 //!
-//! Must not send anything: the test does.
+//! This file must not send events, which the test does.
 
 use super::account::SimStripe;
 use hmac::{Hmac, KeyInit, Mac};
@@ -17,19 +17,19 @@ pub fn sign(secret: &str, time_s: i64, body: &str) -> String {
     format!("t={time_s},v1={code}")
 }
 
-/// How events are delivered.
+/// Plan for the delivery of events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeliveryPlan {
-    /// Decides the order, and which events come twice or never.
+    /// Seed that determines the order, and the events that arrive twice or never.
     pub seed: u64,
-    /// Percentages of events.
+    /// Percentage of events that are lost. The next field is the percentage that arrive twice.
     pub lost: u64,
     pub doubled: u64,
-    /// Whether they come in any order.
+    /// True if events arrive in random order.
     pub is_shuffled: bool,
 }
 
-/// An event as Stripe sends it, without a signature: the time of that is the delivery's.
+/// An event in Stripe's format without its signature, whose time is that of the delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedEvent {
     pub id: String,
@@ -38,7 +38,7 @@ pub struct SignedEvent {
 }
 
 impl SimStripe {
-    /// Takes the events that were not taken before, as they are to be delivered.
+    /// Returns the events that no earlier plan contains, in the order of their deliveries.
     pub fn take_deliveries(&self, plan: DeliveryPlan) -> Vec<SignedEvent> {
         let mut state = self.lock();
         let ids = std::mem::take(&mut state.undelivered);
@@ -74,12 +74,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Stripe sends events with line breaks and two spaces: a receiver must not write them anew.
+/// Formats an event like Stripe, with line breaks and two spaces. A receiver must verify these
+/// bytes unchanged.
 fn pretty(event: &Value) -> String {
     serde_json::to_string_pretty(event).unwrap_or_default()
 }
 
-/// xorshift: a seed decides all numbers.
+/// A xorshift generator, whose seed determines all numbers.
 struct SimRandom(u64);
 
 impl SimRandom {
