@@ -324,7 +324,7 @@ enum PaymentIntent {
     Object {
         id: String,
         status: String,
-        /// An id, or the charge if the request asked for it.
+        /// The id of a charge, or the object if the request expanded it.
         #[serde(default)]
         latest_charge: serde_json::Value,
     },
@@ -359,7 +359,7 @@ impl StripeSession {
         )
     }
 
-    /// `state` is what the event says, if an event has the session.
+    /// Converts the session. The `state` of an event overrides the session's.
     fn into_checkout(self, state: Option<CheckoutState>) -> Checkout {
         let read_state = match (self.status.as_deref(), self.payment_status.as_str()) {
             (Some("expired"), _) => CheckoutState::Expired,

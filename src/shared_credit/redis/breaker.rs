@@ -1,8 +1,8 @@
 //! The circuit breaker of the shared store. While the breaker is open, requests fail at once, until
 //! a probe gets an answer.
 //!
-//! Only consecutive failures count. A cluster with one node down answers most requests, so requests
-//! still reach it. This file must not call the store: `shared_credit/store_health.rs` does.
+//! Only consecutive failures count. A cluster with one node down answers most requests, so the
+//! breaker stays closed. This file must not call the store: `shared_credit/store_health.rs` does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -32,7 +32,7 @@ pub(super) struct ThinkingInputs<'r, 'a> {
     pub takes_display: bool,
 }
 
-/// The decision: the mode of thinking in the request to the vendor, and its consequences.
+/// Decides the mode of thinking in the request to the vendor, and the consequences of that mode.
 #[derive(Debug)]
 pub(super) struct ThinkingPlan<'a> {
     mode: ThinkingMode<'a>,
