@@ -1,5 +1,5 @@
-//! Credit that several edges share: balances, holds, keys and idempotency keys in Redis (or
-//! Valkey).
+//! Implements credit that several edges share: balances, holds, keys and idempotency keys in Redis
+//! (or Valkey).
 //!
 //! The shared store decides how much an account can spend, and the sidecar's ledger consumes the
 //! store's events. The module runs only with `store.kind: redis`. Read `shared_credit/redis.rs`

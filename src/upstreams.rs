@@ -1,5 +1,5 @@
-//! The current state of the vendors' endpoints (their health, pauses and running requests), and the
-//! choice of an endpoint for a request.
+//! Holds the current state of the vendors' endpoints (their health, pauses and running requests),
+//! and the choice of an endpoint for a request.
 //!
 //! This module must not do I/O: the edge reports the outcome of each request and each health check.
 //! The state survives a reload of the config. Next: `upstreams/endpoint.rs` (one endpoint),

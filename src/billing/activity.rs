@@ -1,4 +1,4 @@
-//! Data for the activity pages of account holders: their responses by filter, and their
+//! Reads the data for the activity pages of account holders: their responses by filter, and their
 //! conversations. `billing/usage.rs` has their spending by time and model.
 //!
 //! This file must not write.

@@ -1,5 +1,5 @@
-//! The interface by which an edge admits a request: it authenticates the caller, and checks whether
-//! the account can pay.
+//! Defines the interface by which an edge admits a request. It authenticates the caller, and checks
+//! whether the account can pay.
 //!
 //! This file must not contain behaviour: the implementations are `billing/embedded.rs` (the files
 //! of this process) and `shared_credit/admission.rs` (the store that edges share). `app.rs` chooses

@@ -1,5 +1,5 @@
-//! The backlog of ended requests that wait for the ledger. It is measured in seconds of work at the
-//! measured rate of commits, and slows admission down.
+//! Tracks the backlog of ended requests that wait for the ledger. It is measured in seconds of work
+//! at the measured rate of commits, and slows admission down.
 //!
 //! Admission slows in steps, so that there is no cliff. Below a quarter of the bound, admission is
 //! not affected. Above that, a request waits before it is admitted, longer if more endings of its

@@ -1,4 +1,4 @@
-//! An account's credits at one moment, as admission and the account holder see them.
+//! Represents an account's credits at one moment, for admission and the account holder.
 //!
 //! This file must not depend on the source of the credits, and must not reserve any.
 

@@ -1,5 +1,5 @@
-//! Manual postings of an operator: grants, top-ups, refunds and adjustments. They run inside a
-//! serving gateway or in another process beside it.
+//! Implements the manual postings of an operator: grants, top-ups, refunds and adjustments. They
+//! run inside a serving gateway or in another process beside it.
 //!
 //! This file must not use prices: a refund returns the debited amount, whatever the price is today.
 

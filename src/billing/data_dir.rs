@@ -1,5 +1,5 @@
-//! The ledger and the holds of a data directory, for commands, pages, operators and upkeep. A
-//! serving process and a command beside it both use this type.
+//! Provides the ledger and the holds of a data directory for commands, pages, operators and upkeep.
+//! A serving process and a command beside it both use this type.
 //!
 //! This file must not reserve or settle.
 

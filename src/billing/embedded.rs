@@ -1,4 +1,5 @@
-//! Admission by the files of this process: the ledger and the accounts in its own data directory.
+//! Admits requests by the files of this process: the ledger and the accounts in its own data
+//! directory.
 //!
 //! This file must not decide about a request: it passes each call to the responsible part.
 

@@ -1,4 +1,4 @@
-//! The hold of one request: its reserved credits, and its end.
+//! Implements the hold of one request: its reserved credits, and its end.
 //!
 //! This file must not decide an amount. The stores write endings, in `billing/settle.rs` and
 //! `shared_credit/settle.rs`. Read `crates/credits/src/pricing.rs` for the amounts.

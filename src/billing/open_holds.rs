@@ -1,5 +1,5 @@
-//! A snapshot of the open holds for operators: the number of requests, the age of the oldest, and
-//! the held credits.
+//! Takes a snapshot of the open holds for operators: the number of requests, the age of the oldest,
+//! and the held credits.
 //!
 //! The snapshot comes from the journals and the mirror of the holds, which is up to 20 ms old, so
 //! that admission is not involved. It reads files, so it must not run on a serving thread. This

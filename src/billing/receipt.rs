@@ -1,4 +1,4 @@
-//! Receipts, which explain how a response was billed by the ledger's entry and its price.
+//! Creates receipts, which explain a response's bill by the ledger's entry and its price.
 //!
 //! This file must not compute a price: `crates/credits/src/pricing.rs` does.
 

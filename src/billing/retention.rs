@@ -1,4 +1,4 @@
-//! Upkeep of the ledger in the background. It seals old or excess entries, archives older segments,
+//! Maintains the ledger in the background: seals old or excess entries, archives older segments,
 //! and reports segments that cannot be read.
 //!
 //! A separate thread rests as long as it works, and retries after a failure in the next round. No

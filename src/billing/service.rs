@@ -1,5 +1,5 @@
-//! The credit service of a process that serves requests. It starts and stops the holds, the journal
-//! and the ledger writer.
+//! Implements the credit service of a process that serves requests. It starts and stops the holds,
+//! the journal and the ledger writer.
 //!
 //! This file must not reserve or settle: `billing/reserve.rs` and `billing/settle.rs` do.
 

@@ -1,4 +1,4 @@
-//! The interface by which commands change and compare the balances in a shared store.
+//! Defines the interface by which commands change and compare the balances in a shared store.
 //!
 //! This file must not contain behaviour: `shared_credit/admin.rs` is the implementation.
 

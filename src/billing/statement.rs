@@ -1,5 +1,5 @@
-//! An account's statement. It has the opening balance, the changes and the closing balance of each
-//! month, and one line for each posting and each day with responses.
+//! Computes an account's statement. It has the opening balance, the changes and the closing balance
+//! of each month, and one line for each posting and each day with responses.
 //!
 //! Every sum comes from the ledger's sums. This file must not write.
 

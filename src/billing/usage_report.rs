@@ -1,4 +1,4 @@
-//! An account's usage report for the API: the parameters of a query, and the report as JSON. Every
+//! Builds an account's usage report for the API, from the parameters of a query to JSON. Every
 //! process returns the same JSON.
 //!
 //! This file must not depend on HTTP, accounts or the names of keys: the caller passes the names.

@@ -1,4 +1,4 @@
-//! The methods of billing for pages, operators and upkeep, grouped into one view for each subject.
+//! Groups the methods of billing for pages, operators and upkeep into one view for each subject.
 //! Free functions take the whole [`Billing`].
 //!
 //! This file must not contain behaviour: each view is implemented in a separate file.

@@ -1,6 +1,6 @@
-//! Admission: path → key → header → body → model → idempotency key → quote → hold. The result is an
-//! [`AdmittedRequest`] with credit reserved, a response that the gateway wrote itself, or a
-//! failure.
+//! Admits a request in steps: path → key → header → body → model → idempotency key → quote → hold.
+//! The result is an [`AdmittedRequest`] with credit reserved, a response that the gateway wrote
+//! itself, or a failure.
 //!
 //! The order of the checks: path 404, method 405, key 401/403; on the header alone declared size
 //! 413, limits 429, no credit 402; then size 413, body 400, model 404, idempotency 409/422, limits

@@ -1,6 +1,6 @@
-//! The minimum pace at which a client must read its response: 64 KiB, or the rest of the response
-//! if that is shorter, in each `limits.client_write_seconds`. A large response may take long, as
-//! long as the client keeps reading.
+//! Enforces the minimum pace at which a client must read its response: 64 KiB, or the rest of the
+//! response if that is shorter, in each `limits.client_write_seconds`. A large response may take
+//! long, as long as the client keeps reading.
 //!
 //! The gateway writes a response in pieces of that size. A connection whose buffer is full may
 //! still keep the pace: the kernel accepts no write until a third of the buffer is free, which can

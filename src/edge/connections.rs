@@ -1,4 +1,4 @@
-//! Client connections: the maximum number of them, and the maximum time for a request's header.
+//! Limits the number of client connections, and the time for a request's header.
 //!
 //! If there are too many connections, idle ones are closed. Pingora limits neither: it accepts
 //! every client, and its read timeout restarts with every byte of a header. So the gateway adds a

@@ -1,4 +1,4 @@
-//! The pool for CPU work on large bodies. Decoding, parsing, counting or translating a large body
+//! Runs CPU work on large bodies in a pool. Decoding, parsing, counting or translating a large body
 //! would block an async worker, and with it every other request that the worker serves.
 //!
 //! Short jobs have one lane of the pool and long jobs another, because a job is never interrupted:

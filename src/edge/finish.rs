@@ -1,5 +1,5 @@
-//! The end of a request: settles or releases what the response did not settle, and writes the
-//! access record.
+//! Ends a request: settles or releases the hold if the response did not, and writes the access
+//! record.
 //!
 //! This file must not write to the client. Next: `edge/settlement.rs`, `finish/spans.rs`.
 

@@ -1,4 +1,4 @@
-//! Rate limits per key and account for free requests: token counts, responses of the gateway
+//! Applies rate limits per key and account to free requests: token counts, responses of the gateway
 //! itself, and requests that were refused after their body was read.
 //!
 //! A limit on requests per minute applies to token counts too, and ten times that limit applies to

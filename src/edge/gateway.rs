@@ -1,4 +1,4 @@
-//! The state that all requests share.
+//! Holds the state that all requests share.
 //!
 //! This file must not handle a request: `edge.rs` calls the files that do.
 

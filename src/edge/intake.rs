@@ -1,6 +1,6 @@
-//! The bodies in both directions. The gateway reads the client's body whole and replays it to the
-//! vendor, also on a second attempt. It writes the vendor's body to the client, and reads it to its
-//! end even if the client has disconnected.
+//! Handles the bodies in both directions. The gateway reads the client's body whole and replays it
+//! to the vendor, also on a second attempt. It writes the vendor's body to the client, and reads it
+//! to its end even if the client has disconnected.
 //!
 //! Pingora streams a request body past its filters and keeps at most 64 KiB for a retry; a body
 //! that was read in `request_filter` is not sent at all, and the request hangs. So the gateway

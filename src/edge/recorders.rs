@@ -1,5 +1,5 @@
-//! The places where requests are recorded: the access log, the traces, and the refused requests
-//! that account holders see.
+//! Holds the places where requests are recorded: the access log, the traces, and the refused
+//! requests that account holders see.
 //!
 //! This file must not decide what is recorded: `edge/finish.rs` does.
 

@@ -1,4 +1,5 @@
-//! The progress of the shutdown, for code that admits requests, answers them, or reports readiness.
+//! Tracks the progress of the shutdown, for code that admits requests, answers them, or reports
+//! readiness.
 //!
 //! Requests read the state without a lock. This file must not end a request: `app.rs` sets the
 //! state, and each request ends itself (`intake/buffered_session.rs`).

@@ -1,4 +1,4 @@
-//! A timer for how long a client or a vendor is silent.
+//! Measures the time for which a client or a vendor is silent.
 //!
 //! A process that was stopped, or whose machine slept, finds data in its sockets when it continues,
 //! but the runtime may fire the timer before it polls the sockets. So a timer that fires late waits

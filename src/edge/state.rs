@@ -1,4 +1,4 @@
-//! The state of a request: the record of every request, and the stage of this one.
+//! Holds the state of a request: the record of every request, and the stage of this one.
 //!
 //! Each stage owns the data that exists then. A hook gets the record and the stage that it needs.
 //! An admitted request makes attempts, and each attempt may get a response, until one response ends

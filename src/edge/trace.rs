@@ -1,4 +1,4 @@
-//! The trace of a request, if the request is traced.
+//! Records the trace of a request, if the request is traced.
 //!
 //! Chance decides that, not the client. This file must not send a trace:
 //! `crates/base/src/telemetry/traces.rs` does, once `finish/spans.rs` has built the spans.

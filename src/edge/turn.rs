@@ -1,5 +1,5 @@
-//! A request as one turn of its conversation: the estimate of the input until the vendor reports
-//! it, and the record for the next turns.
+//! Represents a request as one turn of its conversation: the estimate of the input until the vendor
+//! reports it, and the record for the next turns.
 //!
 //! This file must not decide what is billed: `edge/settlement.rs` and `response/debit.rs` do.
 

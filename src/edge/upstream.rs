@@ -1,5 +1,5 @@
-//! The vendor's side of a request: the selection of an endpoint, the connection, and the request
-//! header.
+//! Implements the vendor's side of a request: the selection of an endpoint, the connection, and the
+//! request header.
 //!
 //! The gateway builds the header from an allow-list: of the client's own header only the version
 //! and the preview flags pass. This file must not touch bodies. Next: `upstream/target.rs` (path

@@ -1,4 +1,5 @@
-//! The database `idempotency.db`, with the requests under idempotency keys and their responses.
+//! Implements the database `idempotency.db`, with the requests under idempotency keys and their
+//! responses.
 //!
 //! A commit is in the log file before the call returns, so it survives the process (`kill -9`).
 //! SQLite syncs the log only when it writes the log back into the file (`synchronous = NORMAL`). A

@@ -1,5 +1,5 @@
-//! Idempotency keys in a file of this process. The ledger decides about the requests that a dead
-//! process left running.
+//! Stores idempotency keys in a file of this process. The ledger decides about the requests that a
+//! dead process left running.
 //!
 //! This file must not decide the result of a request, and must not depend on HTTP.
 

@@ -1,5 +1,5 @@
-//! The types of requests under idempotency keys and their stored responses, which `idempotency.db`
-//! and the shared store have in common.
+//! Defines the types of requests under idempotency keys and their stored responses, which
+//! `idempotency.db` and the shared store have in common.
 //!
 //! This file must not depend on a store.
 

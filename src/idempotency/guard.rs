@@ -1,5 +1,5 @@
-//! The claim of an idempotency key while the gateway answers its request, and the wait until the
-//! key is committed.
+//! Holds the claim of an idempotency key while the gateway answers its request, and the wait until
+//! the key is committed.
 //!
 //! This file must not decide whether the request is debited: its caller does.
 

@@ -1,5 +1,5 @@
-//! The housekeeping thread, which resolves keys of dead processes, retries completions, removes
-//! expired keys and checkpoints the file.
+//! Runs the housekeeping thread, which resolves keys of dead processes, retries completions,
+//! removes expired keys and checkpoints the file.
 //!
 //! Requests must not use this file.
 

@@ -1,4 +1,5 @@
-//! The result of a request with an idempotency key, and the retention of its key and response.
+//! Represents the result of a request with an idempotency key, and the retention of its key and
+//! response.
 //!
 //! This file must not depend on a store.
 

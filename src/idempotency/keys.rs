@@ -1,4 +1,4 @@
-//! The interface between the service and a store of idempotency keys.
+//! Defines the interface between the service and a store of idempotency keys.
 //!
 //! This file must not contain behaviour: `idempotency/embedded.rs` keeps keys in a file of this
 //! process, `shared_credit/idempotency.rs` in the store that edges share.

@@ -1,4 +1,5 @@
-//! Admission by the store that several edges share: keys and credits. The sidecar has the ledger.
+//! Admits requests by the store that several edges share, which has keys and credits. The sidecar
+//! has the ledger.
 //!
 //! This file must not decide about a request: it passes each call to the responsible part.
 

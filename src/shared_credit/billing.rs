@@ -1,5 +1,5 @@
-//! The billing backend of an edge with a shared store. It reserves credits in the store, and
-//! reports usage to the store.
+//! Implements the billing backend of an edge with a shared store. It reserves credits in the store,
+//! and reports usage to the store.
 //!
 //! The order of steps is the same as in a single process: reserve a hold before calling the vendor;
 //! journal the ending in this edge's journal before the client gets the last byte.

@@ -1,5 +1,5 @@
-//! Idempotency keys in the shared store. Each edge uses its own journal to resolve the requests
-//! that it left running.
+//! Stores idempotency keys in the shared store. Each edge uses its own journal to resolve the
+//! requests that it left running.
 //!
 //! This file must not decide the result of a request, and must not depend on HTTP.
 

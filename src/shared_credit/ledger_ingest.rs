@@ -1,5 +1,5 @@
-//! The sidecar's ledger ingest for a shared store: it enters the store's events into the ledger,
-//! and publishes changes from the ledger and the accounts' database to the store.
+//! Implements the sidecar's ledger ingest for a shared store. It enters the store's events into the
+//! ledger, and publishes changes from the ledger and the accounts' database to the store.
 //!
 //! One thread runs one task after another. A task can start over after a failure or a crash,
 //! because every step can be repeated. A task that fails is retried while the others continue. This

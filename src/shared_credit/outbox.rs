@@ -1,5 +1,5 @@
-//! The outbox relay: the thread of an edge that sends endings from its journal to the shared store
-//! until the ledger has them.
+//! Implements the outbox relay, the thread of an edge that sends endings from its journal to the
+//! shared store until the ledger has them.
 //!
 //! The relay sends each ending repeatedly, with growing delays, until the store confirms that the
 //! ledger has it. If the store loses received data in a failover or completely, the edge sends the

@@ -1,5 +1,5 @@
-//! The store that several edges share, with balances and holds in Redis (or Valkey). Only scripts,
-//! which run as one step, change them.
+//! Implements the store that several edges share, with balances and holds in Redis (or Valkey).
+//! Only scripts, which run as one step, change them.
 //!
 //! Each account, with all its data, is in one of sixteen partitions. A partition is one hash slot,
 //! so a script finds all its data on one node. Redis decides how much an account can spend. The

@@ -1,5 +1,5 @@
-//! Admission by the shared store, which reserves a request's credits or returns the reason why it
-//! does not.
+//! Admits requests by the shared store, which reserves a request's credits or returns the reason
+//! why it does not.
 //!
 //! This file must not decide how much an account may spend: the store's script does.
 

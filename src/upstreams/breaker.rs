@@ -1,5 +1,5 @@
-//! The circuit breaker of one endpoint. It opens when too many requests fail in a row, or too large
-//! a share of them, and lets one request through after a while to test the endpoint.
+//! Implements the circuit breaker of one endpoint. It opens when too many requests fail in a row,
+//! or too large a share of them, and lets one request through after a while to test the endpoint.
 //!
 //! This file must not read a clock or depend on requests.
 

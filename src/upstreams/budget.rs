@@ -1,5 +1,6 @@
-//! The retry budget of one vendor: a percentage of the requests of the last seconds, and a small
-//! minimum. The budget keeps the gateway from doubling the load on a vendor that fails every call.
+//! Limits retries by the budget of one vendor: a percentage of the requests of the last seconds,
+//! and a small minimum. The budget keeps the gateway from doubling the load on a vendor that fails
+//! every call.
 //!
 //! This file must not read a clock or depend on requests.
 

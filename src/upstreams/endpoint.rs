@@ -1,5 +1,5 @@
-//! One endpoint, with its breaker, its health checks, the pauses that its vendor requested, and its
-//! running requests.
+//! Represents one endpoint, with its breaker, its health checks, the pauses that its vendor
+//! requested, and its running requests.
 //!
 //! This file must not do I/O and must not choose an endpoint.
 

@@ -1,5 +1,5 @@
-//! The gateway's key for one vendor, with its circuit breaker, and a limit on the requests that
-//! test at a time whether the vendor accepts the key.
+//! Represents the gateway's key for one vendor, with its circuit breaker, and a limit on the
+//! requests that test at a time whether the vendor accepts the key.
 //!
 //! This file must not read a clock or depend on the endpoint of a request.
 

@@ -1,4 +1,4 @@
-//! The parameters and features that a model accepts, as data. `capabilities:` in the config sets
+//! Defines the parameters and features that a model accepts. `capabilities:` in the config sets
 //! them. The request writers use it.
 //!
 //! This module must not name a vendor or a model: the config assigns the capabilities.

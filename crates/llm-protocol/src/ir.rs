@@ -1,5 +1,5 @@
-//! The canonical form of a conversation: readers convert every surface to it, and writers build
-//! every vendor's request body from it.
+//! Defines the canonical form of a conversation. Readers convert every surface to it, and writers
+//! build every vendor's request body from it.
 //!
 //! The form follows the strictest of the protocols, with ordered blocks. It borrows the client's
 //! JSON tokens instead of copying values. A member that only one protocol can express travels as

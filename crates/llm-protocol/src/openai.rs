@@ -1,5 +1,5 @@
-//! The code that chat and responses share: type checks, media, parts, tools, refusals, effort, and
-//! the text form of content that neither protocol has.
+//! Contains the code that chat and responses share: type checks, media, parts, tools, refusals,
+//! effort, and the text form of content that neither protocol has.
 //!
 //! This module must not import a reader or a writer of a protocol: `chat/`, `messages/` and
 //! `responses/` stand above it.

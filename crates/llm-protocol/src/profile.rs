@@ -1,6 +1,6 @@
-//! The profile of a vendor's server: the members that it accepts and refuses. `vendors.*.profile`
-//! in the config sets it, and the request writers and the passthrough read it. `capabilities.rs`
-//! describes models.
+//! Defines the profile of a vendor's server, which lists the members that the server accepts and
+//! refuses. `vendors.*.profile` in the config sets it, and the request writers and the passthrough
+//! read it. `capabilities.rs` describes models.
 //!
 //! This file must not name a vendor, because the config assigns the profiles.
 

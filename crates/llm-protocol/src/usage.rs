@@ -1,4 +1,4 @@
-//! Token counts in one convention: input excludes cache reads, cache writes and audio, output
+//! Counts tokens in one convention: input excludes cache reads, cache writes and audio, output
 //! excludes audio.
 //!
 //! This module must not depend on JSON, a price or a protocol's framing.

@@ -1,5 +1,5 @@
-//! An answer on its way from vendor to client, for every pair of protocols. The edge uses this
-//! module for all answers.
+//! Converts an answer on its way from vendor to client, for every pair of protocols. The edge uses
+//! this module for all answers.
 //!
 //! This module must not inspect bytes: `passthrough.rs` handles the same protocol on both sides,
 //! `translate.rs` the rest.

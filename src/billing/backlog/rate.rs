@@ -1,4 +1,4 @@
-//! The rate at which endings are committed, averaged over the last seconds of commits.
+//! Measures the rate at which endings are committed, averaged over the last seconds of commits.
 //!
 //! An idle ledger does not show its maximum rate, and a small commit is slow for each of its
 //! endings. So the caller must report only commits of many endings. This file must not read a

@@ -1,5 +1,5 @@
-//! The error for a client whose account cannot pay. It names the tokens that the client asked for,
-//! the tokens that its credits pay for, the cause, and where to buy credits.
+//! Builds the error for a client whose account cannot pay. It names the tokens that the client
+//! asked for, the tokens that its credits pay for, the cause, and where to buy credits.
 //!
 //! This file must not decide whether a request can be paid.
 

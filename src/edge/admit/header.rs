@@ -1,5 +1,5 @@
-//! The checks on a request's header, before the gateway reads a byte of its body: the declared
-//! length, the limits of the key and the account, and whether the account has any credit.
+//! Checks a request's header before the gateway reads a byte of its body: the declared length, the
+//! limits of the key and the account, and whether the account has any credit.
 //!
 //! This file must not read a body or reserve credit: `admit/call.rs` repeats these checks once the
 //! price is known.

@@ -1,4 +1,5 @@
-//! The operation that a request asks for: its surface, its path, and the version of its protocol.
+//! Determines the operation that a request asks for: its surface, its path, and the version of its
+//! protocol.
 //!
 //! This file must not decide whether the operation is allowed.
 

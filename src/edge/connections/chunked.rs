@@ -1,5 +1,5 @@
-//! A strict parser for the framing of a chunked body. It accepts RFC 9112 §7.1 without the
-//! deviations that the RFC tolerates.
+//! Parses the framing of a chunked body strictly. It accepts RFC 9112 §7.1 without the deviations
+//! that the RFC tolerates.
 //!
 //! Pingora's reader accepts a chunk without a size, blanks after the size, control characters in an
 //! extension and trailers that are not fields. A proxy in front may read those differently, and

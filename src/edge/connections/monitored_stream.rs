@@ -1,4 +1,4 @@
-//! A client's connection. It enforces a deadline and a maximum size for a header, closes a
+//! Monitors a client's connection. It enforces a deadline and a maximum size for a header, closes a
 //! connection whose client does not read, and records the requests that Pingora refuses by itself.
 //!
 //! It forwards everything to the stream inside, with one exception: it replaces the empty response

@@ -1,4 +1,4 @@
-//! The spans of a finished request: one for the request, and one for each attempt.
+//! Builds the spans of a finished request: one for the request, and one for each attempt.
 //!
 //! This file must not send spans: `crates/base/src/telemetry/traces.rs` does.
 

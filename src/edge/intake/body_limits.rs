@@ -1,4 +1,4 @@
-//! The limits on request bodies: bytes, time and rate, for API requests and for pages.
+//! Defines the limits on request bodies: bytes, time and rate, for API requests and for pages.
 //!
 //! This file must not enforce them: `intake/body.rs` and `intake/body_share.rs` do.
 

@@ -1,4 +1,5 @@
-//! The memory that request bodies take: in this process, and per account and client connection.
+//! Counts the memory that request bodies take: in this process, and per account and client
+//! connection.
 //!
 //! The counts cover bytes that have arrived, not bytes that a client declared: a client that
 //! declares a large body and sends little takes no memory from others. This file must not read

@@ -1,4 +1,4 @@
-//! The session that replaces the client's: it replays the body, withholds the head of the response,
+//! Wraps the client's session. The wrapper replays the body, withholds the head of the response,
 //! enforces the deadlines, and continues to read from the vendor after the client has disconnected.
 //!
 //! The wrapper implements a trait that is internal to Pingora, so Pingora's version is pinned. This

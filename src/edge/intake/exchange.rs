@@ -1,4 +1,4 @@
-//! The state of one exchange, which the response filters and the wrapped session share: the
+//! Holds the state of one exchange, which the response filters and the wrapped session share: the
 //! progress of the response, the side that caused a failure, and withheld bytes.
 //!
 //! This file must not read or write a connection: `intake/buffered_session.rs` does.

@@ -1,4 +1,4 @@
-//! An answer of the vendor, parsed as far as the probes need it.
+//! Parses an answer of the vendor as far as the probes need it.
 //!
 //! This file must not decide what an answer means for the profile: the table does.
 

@@ -1,4 +1,4 @@
-//! The profile that follows from the findings, as YAML for the config file. It contains only the
+//! Derives the profile from the findings, as YAML for the config file. It contains only the
 //! differences from the default profile.
 //!
 //! This file must not decide a value: the table of probes does. Where two findings have values for

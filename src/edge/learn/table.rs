@@ -1,5 +1,5 @@
-//! The table of probes, `probes.yaml`: the request of each probe, the expected answer, the key of
-//! the profile that it decides, and the finding.
+//! Contains the table of probes, `probes.yaml`: the request of each probe, the expected answer, the
+//! key of the profile that it decides, and the finding.
 //!
 //! This file must not send a request.
 

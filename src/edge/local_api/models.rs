@@ -1,4 +1,5 @@
-//! The model list in the shape of each surface, with the limits and capabilities for known clients.
+//! Builds the model list in the shape of each surface, with the limits and capabilities for known
+//! clients.
 //!
 //! This file must not decide which models a key may see: the caller passes only those.
 

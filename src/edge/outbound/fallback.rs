@@ -1,4 +1,5 @@
-//! The fallback models of a request: their quotes, and the request encoded for the next one.
+//! Prepares the fallback models of a request: their quotes, and the request encoded for the next
+//! one.
 //!
 //! If the quote required encoding, the gateway keeps the encoded request until the model's turn.
 //! Otherwise it encodes the client's body when that turn comes. This file must not decide that a

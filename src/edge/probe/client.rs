@@ -1,5 +1,5 @@
-//! The connection of `vendors test` and `vendors learn` to one endpoint. It uses the connector,
-//! TLS, ALPN and header fields of client requests, with limits on time and size.
+//! Implements the connection of `vendors test` and `vendors learn` to one endpoint. It uses the
+//! connector, TLS, ALPN and header fields of client requests, with limits on time and size.
 //!
 //! This file must not depend on the content of a request.
 

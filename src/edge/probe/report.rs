@@ -1,4 +1,4 @@
-//! The report on an endpoint, and plain descriptions of its errors.
+//! Builds the report on an endpoint, with plain descriptions of its errors.
 //!
 //! This file must not put a secret into a report.
 

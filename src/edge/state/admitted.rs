@@ -1,4 +1,4 @@
-//! The state of an admitted request, for its attempts, its response and its settlement.
+//! Holds the state of an admitted request, for its attempts, its response and its settlement.
 //!
 //! This file must not send, bill or log.
 

@@ -1,4 +1,4 @@
-//! The attempts of an admitted request: their common parameters, the history, and the running
+//! Holds the attempts of an admitted request: their common parameters, the history, and the running
 //! attempt.
 //!
 //! This file must not decide whether another attempt follows: `upstream/retry_rules.rs` does.

@@ -1,4 +1,4 @@
-//! A request whose key is valid.
+//! Represents a request whose key is valid.
 //!
 //! This file must not check a key: `edge/admit.rs` does.
 

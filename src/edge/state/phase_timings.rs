@@ -1,4 +1,4 @@
-//! The duration of each phase of a request.
+//! Holds the duration of each phase of a request.
 //!
 //! This file must not read a clock.
 

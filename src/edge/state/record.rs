@@ -1,4 +1,4 @@
-//! The data of a request that exists at every stage.
+//! Holds the data of a request that exists at every stage.
 //!
 //! This file must not write a log or a metric.
 

@@ -1,5 +1,5 @@
-//! The state of the vendor's response: its kind, and the part that the gateway has received. The
-//! next attempt replaces this state.
+//! Holds the state of the vendor's response: its kind, and the part that the gateway has received.
+//! The next attempt replaces this state.
 //!
 //! This file must not read or write response bytes: `edge/response/` does.
 

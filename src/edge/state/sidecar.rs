@@ -1,4 +1,4 @@
-//! The state of a request to the sidecar: for a page, or for a receipt or usage that only the
+//! Holds the state of a request to the sidecar: for a page, or for a receipt or usage that only the
 //! sidecar can look up.
 //!
 //! This file must not decide who may call the sidecar: `edge/admit.rs` does.

@@ -1,4 +1,4 @@
-//! The connector to a sidecar in the same process: an in-memory connection that Pingora treats as a
+//! Connects to a sidecar in the same process, over an in-memory connection that Pingora treats as a
 //! socket.
 //!
 //! This file must not depend on pages.

@@ -1,4 +1,4 @@
-//! The retry without reasoning, after a vendor refused the reasoning of a translated request.
+//! Retries without reasoning after a vendor refused the reasoning of a translated request.
 //!
 //! This file must not decide what the vendor refused: `upstream/attempts.rs` and
 //! `response/error.rs` do.

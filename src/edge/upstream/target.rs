@@ -1,5 +1,5 @@
-//! The configured parts of every request to an endpoint: path, query, fixed header fields, key,
-//! HTTP version.
+//! Sets the configured parts of every request to an endpoint: path, query, fixed header fields,
+//! key, HTTP version.
 //!
 //! No other file puts a vendor's key into a header. This file must not depend on the body of a
 //! request.

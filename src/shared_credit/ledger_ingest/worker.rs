@@ -1,4 +1,4 @@
-//! The state of the ledger ingest: its databases, and the progress of each task.
+//! Holds the state of the ledger ingest: its databases, and the progress of each task.
 //!
 //! No part of the state must survive the process, because a new worker finds it again. This file
 //! must not run a task.

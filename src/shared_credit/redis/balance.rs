@@ -1,5 +1,4 @@
-//! An account's balance, which is seeded from the ledger, changed by the ledger's postings, and
-//! read.
+//! Seeds an account's balance from the ledger, changes it by the ledger's postings, and reads it.
 //!
 //! This file must not reserve or settle.
 

@@ -1,5 +1,5 @@
-//! The circuit breaker of the shared store. While the breaker is open, requests fail at once, until
-//! a probe gets an answer.
+//! Implements the circuit breaker of the shared store. While the breaker is open, requests fail at
+//! once, until a probe gets an answer.
 //!
 //! Only consecutive failures count. A cluster with one node down answers most requests, so the
 //! breaker stays closed. This file must not call the store: `shared_credit/store_health.rs` does.

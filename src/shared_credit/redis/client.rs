@@ -1,4 +1,4 @@
-//! A connection to the shared store, over which scripts and commands run.
+//! Runs scripts and commands over a connection to the shared store.
 //!
 //! This file must not depend on a script's effect.
 

@@ -1,4 +1,4 @@
-//! The store's clock, which an edge computes from its machine's clock and the measured difference.
+//! Computes the store's clock on an edge from its machine's clock and the measured difference.
 //!
 //! All edges use one clock for the expiry of keys and the end of requests, so that an edge with a
 //! wrong clock decides like the others. This file must not read a clock.

@@ -1,5 +1,5 @@
-//! The operations that only the sidecar runs on the shared store: it consumes events, restores the
-//! data that a server has lost, and seeds accounts and keys.
+//! Implements the operations that only the sidecar runs on the shared store. It consumes events,
+//! restores the data that a server has lost, and seeds accounts and keys.
 //!
 //! Every operation can be repeated safely. This file must not decide when to run one:
 //! `shared_credit/ledger_ingest.rs` does.

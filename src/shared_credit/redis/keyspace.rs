@@ -1,4 +1,4 @@
-//! The names of the Redis keys, their partitions, and the lifetimes of markers.
+//! Defines the names of the Redis keys, their partitions, and the lifetimes of markers.
 //!
 //! This file must not call the store.
 

@@ -1,4 +1,4 @@
-//! One connection that all callers share, and its replacement after a failure.
+//! Holds one connection that all callers share, and replaces it after a failure.
 //!
 //! A separate task connects, one attempt at a time. A caller that gives up does not cancel the
 //! attempt, and all waiting callers share its result. Each command gets a reply or fails within the

@@ -1,4 +1,5 @@
-//! The scripts of the shared store. Each one runs as a single step, and begins with `common.lua`.
+//! Lists the scripts of the shared store. Each one runs as a single step, and begins with
+//! `common.lua`.
 //!
 //! This file must not depend on the callers.
 

@@ -1,4 +1,4 @@
-//! The methods of the shared store, grouped into one view for each subject. Free functions take the
+//! Groups the methods of the shared store into one view for each subject. Free functions take the
 //! whole [`SharedStore`].
 //!
 //! This file must not contain behaviour: a method is implemented beside its script.

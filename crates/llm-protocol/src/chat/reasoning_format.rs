@@ -1,5 +1,5 @@
-//! Values of `format` in `reasoning_details`. A client uses the format to return reasoning to the
-//! vendor that made it.
+//! Defines the values of `format` in `reasoning_details`. A client uses the format to return
+//! reasoning to the vendor that made it.
 
 /// The `format` value for a messages vendor's reasoning, which clients and other gateways know. An
 /// entry without a format has this one.

@@ -1,4 +1,4 @@
-//! The kinds of failures that a client can distinguish.
+//! Lists the kinds of failures that a client can distinguish.
 //!
 //! This file must not contain a status, a text or a surface: `failure/table.rs` has them.
 //!

@@ -1,5 +1,5 @@
-//! A failure on the responses surface: the codes that its clients act on, and the last events of a
-//! stream that has begun.
+//! Renders a failure on the responses surface: the codes that its clients act on, and the last
+//! events of a stream that has begun.
 //!
 //! The stream must report the failure twice, because some clients know only the event `error`, and
 //! others only `response.failed`. The official clients throw at the first one, and show our message

@@ -1,6 +1,6 @@
-//! The APIs of OpenAI, Anthropic and similar vendors that the gateway does not serve, by path. A
-//! client that calls one of them has the right address, so it needs another error than a client
-//! with a wrong address.
+//! Lists the APIs of OpenAI, Anthropic and similar vendors that the gateway does not serve, by
+//! path. A client that calls one of them has the right address, so it needs another error than a
+//! client with a wrong address.
 //!
 //! Read next: `failure/constructors.rs`.
 

@@ -1,4 +1,4 @@
-//! Table of the outcome of each member of a chat request that the gateway sends to a messages
+//! Contains the outcome of each member of a chat request that the gateway sends to a messages
 //! vendor.
 //!
 //! The table must be complete: a member that the official client can send and that has no row would

@@ -1,4 +1,4 @@
-//! Table of the outcome of every member of a messages request that the gateway sends to a chat
+//! Contains the outcome of every member of a messages request that the gateway sends to a chat
 //! vendor.
 //!
 //! The code calls [`outcome`] for the members that it drops, refuses or warns about. Mapped members

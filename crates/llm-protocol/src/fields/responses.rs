@@ -1,4 +1,4 @@
-//! Table of the outcome of each member of a responses request that the gateway sends to a vendor of
+//! Contains the outcome of each member of a responses request that the gateway sends to a vendor of
 //! another protocol.
 //!
 //! The code calls [`outcome`] for the top-level members that it drops, refuses or warns about.

@@ -1,4 +1,5 @@
-//! A tool of the responses surface with the client's own name, which calls in the answer repeat.
+//! Represents a tool of the responses surface with the client's own name, which calls in the answer
+//! repeat.
 //!
 //! This file must not depend on the request or the answer. `ir.rs` and `ir/response_context.rs`
 //! hold such tools.

@@ -1,6 +1,6 @@
-//! An answer as a list of events. Readers convert every vendor's answer, streamed or whole, to
-//! events, and writers build every surface's answer from events. A whole answer is a fold over
-//! them.
+//! Represents an answer as a list of events. Readers convert every vendor's answer, streamed or
+//! whole, to events, and writers build every surface's answer from events. A whole answer is a fold
+//! over them.
 //!
 //! Events must not outlive the call: a reader lends its data, and a writer uses the data at once or
 //! copies them.

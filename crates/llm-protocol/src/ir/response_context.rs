@@ -1,4 +1,4 @@
-//! The facts about a request that the translation of its answer needs.
+//! Holds the facts about a request that the translation of its answer needs.
 //!
 //! This file must not borrow from the request: it lives until the answer has ended.
 //!

@@ -1,4 +1,4 @@
-//! The errors of reading a vendor's answer, for passthrough and translation.
+//! Defines the errors of reading a vendor's answer, for passthrough and translation.
 //!
 //! This file must not decide the client's error message: `failure.rs` does.
 

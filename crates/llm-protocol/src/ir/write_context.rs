@@ -1,4 +1,4 @@
-//! The further input of the request writers of all protocols, and their output.
+//! Defines the further input of the request writers of all protocols, and their output.
 //!
 //! This file must not depend on a protocol: `translate.rs` chooses the writer.
 //!

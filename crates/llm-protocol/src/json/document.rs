@@ -1,4 +1,4 @@
-//! A JSON text as a flat list of borrowed tokens, built in one pass. The translators read it.
+//! Parses a JSON text in one pass into a flat list of borrowed tokens. The translators read it.
 //!
 //! This file must not copy, unescape or convert a value until a caller asks for it: a text, a
 //! schema or an image remains the slice that the sender wrote. Explicit `null` counts as absent, as

@@ -1,4 +1,4 @@
-//! The maximum nesting depths of the JSON that the gateway reads.
+//! Defines the maximum nesting depths of the JSON that the gateway reads.
 //!
 //! The readers of both directions share these bounds.
 //!

@@ -1,4 +1,4 @@
-//! A skipping JSON scanner: one pass that checks the grammar, bounds the depth and yields keys and
+//! Scans a JSON text in one pass, which checks the grammar, bounds the depth and yields keys and
 //! spans.
 //!
 //! This module must not build a tree, copy a value or accept anything that `serde_json` would

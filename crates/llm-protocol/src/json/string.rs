@@ -1,5 +1,5 @@
-//! A JSON string that is copied from one body to another, kept in the sender's escaped form until
-//! its value is needed.
+//! Represents a JSON string that is copied from one body to another. It is kept in the sender's
+//! escaped form until its value is needed.
 //!
 //! This file must not normalise a token: escapes and half surrogate pairs are written as they were
 //! read.

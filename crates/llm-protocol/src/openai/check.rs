@@ -1,4 +1,4 @@
-//! Type checks for the chat completions API, and errors in the wording that its clients know.
+//! Checks types for the chat completions API, with errors in the wording that its clients know.
 //!
 //! This file must not name a particular member.
 //!

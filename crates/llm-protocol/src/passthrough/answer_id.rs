@@ -1,4 +1,4 @@
-//! The id and the creation time of an answer, which the gateway's own events repeat.
+//! Holds the id and the creation time of an answer, which the gateway's own events repeat.
 
 use crate::json::Span;
 

@@ -1,4 +1,4 @@
-//! Members of chat requests that only some compatible vendors support, by their effect at the
+//! Lists members of chat requests that only some compatible vendors support, by their effect at the
 //! vendor.
 //!
 //! A compatible vendor reads members that the protocol does not have, and the gateway forwards the

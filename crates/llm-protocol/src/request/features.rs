@@ -1,4 +1,4 @@
-//! The features that make a vendor read or do more than one pass over the body's own bytes.
+//! Defines the features that make a vendor read or do more than one pass over the body's own bytes.
 //!
 //! This file defines types only, which must not depend on a price.
 //!

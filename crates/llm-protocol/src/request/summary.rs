@@ -1,5 +1,5 @@
-//! Summary of a request body: the facts that decide who pays, the maximum cost and the destination,
-//! and the spans of the members that may be edited.
+//! Defines the summary of a request body: the facts that determine the payer, the maximum cost and
+//! the destination, and the spans of the members that may be edited.
 //!
 //! This file defines types only. It must not read a body: `request.rs` does.
 //!

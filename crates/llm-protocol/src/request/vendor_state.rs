@@ -1,5 +1,5 @@
-//! References to objects in the operator's account at a vendor: files, containers, threads, stored
-//! responses.
+//! Finds references to objects in the operator's account at a vendor: files, containers, threads,
+//! stored responses.
 //!
 //! The vendor returns such an object to anyone who uses the operator's credentials, so one account
 //! could read another account's files. The gateway records no ownership, so it refuses every

@@ -1,6 +1,6 @@
-//! State of a stream that the stream writer shares with other code. The writer numbers the events
-//! and begins the response. Keep-alive events and the final events of a failure come from outside
-//! the writer, and need the next number and the same response.
+//! Holds the state of a stream that the stream writer shares with other code. The writer numbers
+//! the events and begins the response. Keep-alive events and the final events of a failure come
+//! from outside the writer, and need the next number and the same response.
 //!
 //! This file must not wait: the holder of the lock only appends to memory.
 //!

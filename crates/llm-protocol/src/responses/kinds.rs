@@ -1,5 +1,5 @@
-//! Tables of outcomes in translation for everything that this protocol distinguishes by its `type`:
-//! items and parts of a request, tools, items of an answer, and events of a stream.
+//! Contains the tables of outcomes in translation for everything that this protocol distinguishes
+//! by its `type`: items and parts of a request, tools, items of an answer, and events of a stream.
 //!
 //! These tables decide nothing: the code decides, and the tests below check it against the tables.
 //! A type without a row is new: the gateway drops such an item with a warning, refuses such a part

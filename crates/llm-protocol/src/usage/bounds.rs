@@ -1,5 +1,5 @@
-//! The terms for metering one request: its maximum usage, and the estimate for counters that its
-//! vendor does not report.
+//! Defines the terms for metering one request: its maximum usage, and the estimate for counters
+//! that its vendor does not report.
 //!
 //! This file must not depend on a price or an account. `billing/quote.rs` derives the terms from
 //! the request.

@@ -1,4 +1,4 @@
-//! The counters in a vendor's usage objects, and the merging of the objects of one answer.
+//! Defines the counters in a vendor's usage objects, and merges the objects of one answer.
 //!
 //! This file must not decide the meaning of a counter or whether it is plausible:
 //! `usage/metering.rs` does. `None` marks a counter that is missing or not a valid count (negative,

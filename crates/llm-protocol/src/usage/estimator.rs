@@ -1,4 +1,4 @@
-//! The usage to bill if the vendor did not report all of it.
+//! Estimates the usage to bill if the vendor did not report all of it.
 //!
 //! This file must not depend on JSON, a model or a price. Admission computes the estimate of the
 //! input.

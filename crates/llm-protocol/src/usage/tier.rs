@@ -1,4 +1,4 @@
-//! The name of a vendor's service tier, region or speed, in the vendor's spelling.
+//! Holds the name of a vendor's service tier, region or speed, in the vendor's spelling.
 //!
 //! This file must not list the tiers: the price list does.
 

@@ -1,4 +1,4 @@
-//! The usage of one answer, in tokens.
+//! Defines the usage of one answer in tokens.
 //!
 //! This file must not depend on a vendor's counters: `usage/metering.rs` does.
 //!

@@ -1,4 +1,5 @@
-//! A whole answer that the gateway may send to the client, for passthrough and translation.
+//! Represents a whole answer that the gateway may send to the client, for passthrough and
+//! translation.
 //!
 //! This file must not depend on which of the two made the answer.
 //!

@@ -1,5 +1,5 @@
-//! The rule that decides when a vendor's answer is complete. It applies to every vendor protocol
-//! and surface, to passthrough and translation, to streams and whole answers.
+//! Decides when a vendor's answer is complete. It applies to every vendor protocol and surface, to
+//! passthrough and translation, to streams and whole answers.
 //!
 //! | stop reason | usage | last event | what follows                              | verdict                           |
 //! |-------------|-------|------------|-------------------------------------------|-----------------------------------|

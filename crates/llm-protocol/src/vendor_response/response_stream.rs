@@ -1,4 +1,4 @@
-//! The interface of a streamed answer for the edge, the same for translation and passthrough.
+//! Defines the edge's interface to a streamed answer, for translation and passthrough.
 //!
 //! This file must not read a stream.
 

@@ -1,4 +1,4 @@
-//! References in a schema, and the schemas that they name.
+//! Resolves the references in a schema.
 //!
 //! This file must bound the references that it follows, because schemas may refer to themselves.
 

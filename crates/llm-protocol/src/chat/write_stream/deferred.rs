@@ -1,5 +1,5 @@
-//! Parts that are written whole at the end of an answer: the reasoning that the vendor wants back,
-//! and the sources.
+//! Collects the parts that are written whole at the end of an answer: the reasoning that the vendor
+//! wants back, and the sources.
 //!
 //! The official clients disagree about lists in pieces: one concatenates every string that is
 //! repeated under the same index, and the other keeps only the last piece. Both read one complete

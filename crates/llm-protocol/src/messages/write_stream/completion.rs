@@ -1,5 +1,5 @@
-//! Data of an answer other than its blocks: id, stop reason, usage. Streams and bodies share this
-//! code.
+//! Holds the data of an answer other than its blocks: id, stop reason, usage. Streams and bodies
+//! share this code.
 //!
 //! This file must not leave out a number: clients crash on a usage value that is missing or null,
 //! so the gateway estimates what the vendor did not report.

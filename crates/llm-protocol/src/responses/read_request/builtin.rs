@@ -1,5 +1,5 @@
-//! Built-in tools that clients of this protocol run themselves. Models of the protocol know such a
-//! tool by its type, and other models get a function that this file defines.
+//! Defines the built-in tools that clients of this protocol run themselves. Models of the protocol
+//! know such a tool by its type, and other models get a function that this file defines.
 //!
 //! This file must not include a tool that the vendor would run: a translated request has no such
 //! vendor.

@@ -1,4 +1,4 @@
-//! State shared by all steps of writing a responses request.
+//! Holds the state that all steps of writing a responses request share.
 //!
 //! This file must not write JSON: the steps do.
 

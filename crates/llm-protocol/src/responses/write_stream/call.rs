@@ -1,5 +1,5 @@
-//! A call in progress. It is streamed if the client displays it as it arrives, and otherwise
-//! buffered until it is complete.
+//! Represents a call in progress. It is streamed if the client displays it as it arrives, and
+//! otherwise buffered until it is complete.
 //!
 //! This file must not report a call as done that was cut off.
 
