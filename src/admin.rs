@@ -1,4 +1,4 @@
-//! The administrators' HTTP API: accounts, keys and postings, on the private admin listener.
+//! Serves the administrators' HTTP API: accounts, keys and postings, on the private admin listener.
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and

@@ -1,5 +1,5 @@
-//! The billing service: quotes, holds, and their settlement or release; balances, receipts and
-//! grants; the replay of journals at start.
+//! Implements the billing service: quotes, holds, and their settlement or release; balances,
+//! receipts and grants; the replay of journals at start.
 //!
 //! Three steps, in this order, make a bill correct. The gateway reserves credits before it calls
 //! the vendor. It journals the ending before the client receives the last byte. The ledger has the

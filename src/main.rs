@@ -1,4 +1,4 @@
-//! The binary. It passes its arguments to `cli.rs`.
+//! Starts the program by passing its arguments to `cli.rs`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
+//! Serves the sidecar's pages for sign-up, dashboard and catalog, which work without JavaScript.
 //!
 //! This file lists the areas, whose files list their routes, and the middleware in front of them.
 //! The sidecar listens on a private address; the edge forwards every request to it that is not

@@ -1,4 +1,4 @@
-//! The OpenAPI document of the admin API, with the version of this program.
+//! Serves the OpenAPI document of the admin API, with the version of this program.
 //!
 //! `openapi.json` is written by hand; a test compares it with the routes and with responses. This
 //! file must not depend on the state of the gateway.

@@ -1,4 +1,4 @@
-//! The state that the handlers of the admin API share, and the limit on concurrent writes.
+//! Holds the state that the handlers of the admin API share, and the limit on concurrent writes.
 //!
 //! This file must not depend on a route.
 

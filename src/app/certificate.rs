@@ -1,4 +1,4 @@
-//! The edge's certificate, which can be replaced without cutting connections.
+//! Replaces the edge's certificate without cutting connections.
 //!
 //! Each handshake uses the latest certificate; open connections keep theirs. This file must not
 //! select by server name: one certificate serves all addresses.

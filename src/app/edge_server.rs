@@ -1,4 +1,4 @@
-//! The Pingora server of the edge: its public addresses, TLS, HTTP/2 and keep-alive.
+//! Builds the Pingora server of the edge: its public addresses, TLS, HTTP/2 and keep-alive.
 //!
 //! This file must not decide when the process stops. The hooks that handle requests are in
 //! `edge.rs`.

@@ -1,5 +1,5 @@
-//! The listening sockets of this process. A fresh start binds them, and an upgrade receives them
-//! from the predecessor.
+//! Manages the listening sockets of this process. A fresh start binds them, and an upgrade receives
+//! them from the predecessor.
 //!
 //! No two gateways share an address: `SO_REUSEPORT` is never set, and a process has all its sockets
 //! before it serves on one. This file must not accept a connection.

@@ -1,4 +1,5 @@
-//! State that the servers of a process share with its signal handling, readiness and shutdown.
+//! Holds the state that the servers of a process share with its signal handling, readiness and
+//! shutdown.
 //!
 //! This file must not start or stop a server: `app.rs` does.
 

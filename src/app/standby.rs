@@ -1,5 +1,6 @@
-//! A sidecar whose ledger is in PostgreSQL. As a standby it keeps its copy up to date and forwards
-//! connections to the holder. When the lease is free, the standby takes it and becomes the holder.
+//! Runs a sidecar whose ledger is in PostgreSQL. As a standby it keeps its copy up to date and
+//! forwards connections to the holder. When the lease is free, the standby takes it and becomes the
+//! holder.
 //!
 //! This file must not write to the ledger or the accounts: the holder does.
 

@@ -1,4 +1,4 @@
-//! The mode in which a process starts: alone, or as the successor of a running process.
+//! Determines the mode in which a process starts: alone, or as the successor of a running process.
 //!
 //! This file must not start a process.
 

@@ -1,4 +1,5 @@
-//! The ledger writer: the thread that enters journalled endings into the ledger, many per commit.
+//! Runs the ledger writer, the thread that enters journalled endings into the ledger, many per
+//! commit.
 //!
 //! The thread also does background work: it mirrors the holds, lapses trials, removes journal files
 //! that the ledger covers, and restores the journal's reserve. Every queued ending is already in

@@ -1,4 +1,4 @@
-//! The state that the parts of `notify` share.
+//! Holds the state that the parts of `notify` share.
 //!
 //! This file must not start a task.
 

@@ -1,4 +1,5 @@
-//! Mail to account holders. It consists of a queue in `app.db` and a task that sends due mail.
+//! Sends mail to account holders. It consists of a queue in `app.db` and a task that sends due
+//! mail.
 //!
 //! A row of the queue has a kind and amounts. The text and its link are created when the mail is
 //! sent, so that no token is stored. A mail is sent at least once: after a crash during an attempt

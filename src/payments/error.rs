@@ -1,4 +1,4 @@
-//! Errors that occur while an order or a provider event is handled.
+//! Defines the errors that occur while an order or a provider event is handled.
 
 use super::provider::ProviderError;
 use accounts::db::payments::InsertOrderOutcome;

@@ -1,4 +1,4 @@
-//! The refused requests of a second as JSON, which an edge sends to the sidecar.
+//! Encodes the refused requests of a second as JSON, which an edge sends to the sidecar.
 //!
 //! This file must not send a batch.
 

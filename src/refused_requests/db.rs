@@ -1,5 +1,5 @@
-//! The database `refused.db`, with rows of refused requests, and their number by day, status and
-//! code.
+//! Implements the database `refused.db`, with rows of refused requests, and their number by day,
+//! status and code.
 //!
 //! This file must not depend on the reasons of refusals.
 

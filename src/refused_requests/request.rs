@@ -1,4 +1,4 @@
-//! A refused request, the refusals that wait for a write, and the limits on their number.
+//! Defines a refused request, the refusals that wait for a write, and the limits on their number.
 //!
 //! This file must not write refusals.
 

@@ -1,4 +1,4 @@
-//! API keys from the shared store, with a small cache that removes revoked keys at once.
+//! Reads API keys from the shared store, with a small cache that removes revoked keys at once.
 //!
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations.
 //! Without that connection every key is looked up again. Unknown keys are not cached, because the

@@ -1,5 +1,5 @@
-//! Billed responses and refused requests as a filtered table, as a CSV download, and with one page
-//! each. An account never sees another account's responses.
+//! Shows billed responses and refused requests as a filtered table, as a CSV download, and with one
+//! page each. An account never sees another account's responses.
 
 mod download;
 mod list;

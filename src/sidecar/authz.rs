@@ -1,4 +1,4 @@
-//! Authorization for the operator pages: viewers and administrators may read them, and
+//! Authorizes users of the operator pages: viewers and administrators may read them, and
 //! administrators may make changes. Nobody else learns that these pages exist.
 //!
 //! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or,

@@ -1,5 +1,5 @@
-//! The banners above every page of an account holder. They name conditions that keep requests from
-//! being answered, and alerts that have fired.
+//! Selects the banners above every page of an account holder. They name conditions that keep
+//! requests from being answered, and alerts that have fired.
 //!
 //! A banner disappears when its condition ends or its reader dismisses it. This file must not
 //! decide whether a request is refused, or whether a rule fires.

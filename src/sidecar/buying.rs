@@ -1,5 +1,5 @@
-//! The pages on which an account holder buys credits: the form, the payments, a receipt, and the
-//! payment provider's webhook.
+//! Serves the pages on which an account holder buys credits: the form, the payments, a receipt, and
+//! the payment provider's webhook.
 //!
 //! If no credits are sold, these pages do not exist. The form's answer is a page of the gateway
 //! that links to the provider, because the content security policy forbids a form to redirect to

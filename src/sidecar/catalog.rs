@@ -1,5 +1,5 @@
-//! The public documentation as pages: calling the gateway, models with prices, billing, and errors.
-//! The catalog is also available as JSON.
+//! Serves the public documentation as pages: calling the gateway, models with prices, billing, and
+//! errors. The catalog is also available as JSON.
 
 mod errors;
 mod limitations;

@@ -1,5 +1,5 @@
-//! The pages of conversations. A client resends the whole history with every turn, so the pages
-//! show the cost of that and the savings through caching.
+//! Serves the pages of conversations. A client resends the whole history with every turn, so the
+//! pages show the cost of that and the savings through caching.
 //!
 //! A conversation's id reveals nothing about its content.
 

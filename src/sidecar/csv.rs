@@ -1,5 +1,5 @@
-//! CSV files (RFC 4180) that people open in a spreadsheet. A file is read piece by piece while it
-//! is sent, so that memory use does not depend on its size.
+//! Writes CSV files (RFC 4180) that people open in a spreadsheet. A file is read piece by piece
+//! while it is sent, so that memory use does not depend on its size.
 //!
 //! This file must not depend on a page.
 

@@ -1,5 +1,5 @@
-//! The API that edges call for account holders' requests. It returns credits, receipts and usage,
-//! which only the ledger of this process has.
+//! Serves the API that edges call for account holders' requests. It returns credits, receipts and
+//! usage, which only the ledger of this process has.
 //!
 //! The edge has authenticated the key and names the account in a header. The edge removes such a
 //! header from clients' requests, and only edges can reach this address. This API must not be

@@ -1,4 +1,5 @@
-//! The failures that a handler of the sidecar returns. `error_page.rs` turns them into responses.
+//! Lists the failures that a handler of the sidecar returns. `error_page.rs` turns them into
+//! responses.
 //!
 //! This file must not depend on a page.
 

@@ -1,5 +1,5 @@
-//! API keys: creating a key (with ready-to-paste configuration), the list of keys with spend and
-//! limits, and the page of one key: settings, pause, rotation, revocation.
+//! Serves the pages of API keys: creating a key (with ready-to-paste configuration), the list of
+//! keys with spend and limits, and the page of one key: settings, pause, rotation, revocation.
 //!
 //! Only the page to which creation and rotation redirect (`keys/created.rs`) shows a key in plain
 //! text, and caches must not store that page. A key of an administrator can post credits, so

@@ -1,5 +1,5 @@
-//! One-time links for people who cannot sign in. A link sets a password, or proves that an e-mail
-//! reaches the account holder.
+//! Serves one-time links for people who cannot sign in. A link sets a password, or proves that an
+//! e-mail reaches the account holder.
 //!
 //! Mail scanners open links too, so opening a link changes nothing; only sending the form uses the
 //! link up. Unknown, used, replaced and expired links get the same answer. The first proof of a

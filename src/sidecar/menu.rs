@@ -1,4 +1,4 @@
-//! The navigation as a table with one line per entry, in display order.
+//! Defines the navigation as a table with one line per entry, in display order.
 //!
 //! Account holders and operators have a mode each, with entries of its own. The path of a page
 //! decides which mode it belongs to and which entry is current. This file must not depend on a

@@ -1,5 +1,5 @@
-//! The operator pages: the spending of all accounts, and reading and changing accounts in the name
-//! of an administrator.
+//! Serves the operator pages: the spending of all accounts, and reading and changing accounts in
+//! the name of an administrator.
 //!
 //! `operator/overview.rs` adds up all accounts, `operator/search.rs` finds what has an id,
 //! `operator/list.rs` lists accounts, `operator/new_account.rs` opens one, `operator/account.rs`

@@ -1,4 +1,4 @@
-//! The first page of the dashboard, with live balance, trial, spending and latest responses.
+//! Serves the first page of the dashboard, with live balance, trial, spending and latest responses.
 
 use super::activity::{ActivityRow, latest};
 use super::authz::may_view;

@@ -1,4 +1,4 @@
-//! Parts that all pages share: the frame and its navigation.
+//! Provides the parts that all pages share: the frame and its navigation.
 
 use super::assets::{Asset, CHART_SCRIPT, FONT, SCRIPT, STYLE};
 use super::authz::may_view;

@@ -1,4 +1,5 @@
-//! The playground: a page that sends a conversation to any model, with the account's own credits.
+//! Serves the playground, a page that sends a conversation to any model, with the account's own
+//! credits.
 //!
 //! The page's script sends the requests to the edge, like any client, with a key that it asks for
 //! here and keeps in memory only. Without the script, the page shows the request as a curl line.

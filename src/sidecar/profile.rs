@@ -1,4 +1,5 @@
-//! The account page with account data, sessions, password change, export and account deletion.
+//! Serves the account page with account data, sessions, password change, export and account
+//! deletion.
 //!
 //! An action that cannot be undone, or that would lock the account holder out, requires the
 //! password. This file must not depend on the storage of accounts.

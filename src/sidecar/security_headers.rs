@@ -1,5 +1,5 @@
-//! Middleware for all requests and responses. It refuses changes that another site's page requests,
-//! and sets headers that make injected scripts useless.
+//! Implements middleware for all requests and responses. It refuses changes that another site's
+//! page requests, and sets headers that make injected scripts useless.
 
 use super::error::PageError;
 use super::state::SidecarState;

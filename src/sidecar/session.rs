@@ -1,4 +1,4 @@
-//! Authentication of users: the session cookie, and the extractors for handlers, [`CurrentUser`],
+//! Authenticates users: the session cookie, and the extractors for handlers, [`CurrentUser`],
 //! [`OptionalUser`] and [`SignedForm`].
 //!
 //! A handler that changes something takes a `SignedForm`, which requires a live session and the

@@ -1,5 +1,5 @@
-//! Set-up pages: the list of clients, and for each client the configuration for this gateway, with
-//! the models of the chosen key.
+//! Serves the set-up pages: the list of clients, and for each client the configuration for this
+//! gateway, with the models of the chosen key.
 //!
 //! The configuration reads the key from the environment, because the gateway does not store its
 //! text. Only the page of a new key contains the key. The public pages below `/docs` show the files

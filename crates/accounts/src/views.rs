@@ -1,4 +1,5 @@
-//! Views of [`Accounts`], one for each subject, so that callers see only related functions.
+//! Splits [`Accounts`] into views, one for each subject, so that callers see only related
+//! functions.
 //!
 //! This file must not contain behaviour; each view is implemented in its own file.
 

@@ -1,4 +1,4 @@
-//! The only source of wall-clock time. All other code receives the time as an argument.
+//! Reads the wall clock. All other code receives the time as an argument.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,5 @@
-//! The foundation of all parts of the gateway: time, files, queues, failpoints and telemetry.
+//! Provides the foundation of all parts of the gateway: time, files, queues, failpoints and
+//! telemetry.
 //!
 //! This crate must not depend on requests, accounts, entries or settings.
 

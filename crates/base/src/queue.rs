@@ -1,4 +1,4 @@
-//! A bounded queue between threads that allocates per queued item.
+//! Implements a bounded queue between threads that allocates per queued item.
 //!
 //! The bounded channel of the standard library preallocates its whole capacity: two megabytes in a
 //! gateway that has not received a request yet. This file must not depend on the items.

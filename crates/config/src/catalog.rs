@@ -1,4 +1,4 @@
-//! The catalog: models, their routes to vendors, and their prices.
+//! Defines the catalog, which consists of models, their routes to vendors, and their prices.
 //!
 //! The catalog is built from the config and immutable. A reload builds a new one; a running request
 //! keeps the catalog of its admission. This module must not do I/O. Next: `catalog/endpoint.rs` (a

@@ -1,5 +1,5 @@
-//! The part of the config file that the commands for accounts, keys, the ledger and the audit log
-//! need: `data_dir` and `store`, and, for some commands, the sign-up grant, the price lists and
+//! Reads the part of the config file that the commands for accounts, keys, the ledger and the audit
+//! log need: `data_dir` and `store`, and, for some commands, the sign-up grant, the price lists and
 //! `base_url`.
 //!
 //! An operator's shell lacks the vendors' keys: the documented installations give them only to the

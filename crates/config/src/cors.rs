@@ -1,4 +1,4 @@
-//! The `cors` section, which lists the web pages that may call the API from a browser.
+//! Reads the `cors` section, which lists the web pages that may call the API from a browser.
 
 use super::raw;
 use super::validator::NetworkSection;

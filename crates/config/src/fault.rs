@@ -1,4 +1,4 @@
-//! The faults of a config file, each with its line and key, and the error that lists them.
+//! Defines the faults of a config file, each with its line and key, and the error that lists them.
 //!
 //! This file must not read a file.
 

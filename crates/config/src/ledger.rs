@@ -1,4 +1,4 @@
-//! The section `ledger`, with the settings for sealing entries and archiving segments.
+//! Reads the section `ledger`, with the settings for sealing entries and archiving segments.
 //!
 //! This file must not open a ledger.
 

@@ -1,4 +1,4 @@
-//! The section `listen`: the addresses of the listeners and the trusted proxies.
+//! Reads the section `listen`: the addresses of the listeners and the trusted proxies.
 //!
 //! This file must not open a socket.
 

@@ -1,4 +1,4 @@
-//! The section `mail`, with the mail server and the sender of the gateway's mail.
+//! Reads the section `mail`, with the mail server and the sender of the gateway's mail.
 //!
 //! This file must not resolve a name or open a connection.
 

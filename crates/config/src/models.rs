@@ -1,4 +1,4 @@
-//! The `models` section: validates the models and builds the catalog.
+//! Validates the section `models`, and builds the catalog.
 //!
 //! This file must not look up a model for a request: `catalog.rs` does. Next: `price.rs`,
 //! `capabilities.rs`, `aliases.rs`.

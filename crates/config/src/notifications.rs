@@ -1,5 +1,5 @@
-//! The section `notifications`, with the messages to account holders, and the key `support`, with
-//! the contact for their questions.
+//! Reads the section `notifications`, with the messages to account holders, and the key `support`,
+//! with the contact for their questions.
 //!
 //! This file must not open a connection.
 

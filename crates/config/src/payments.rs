@@ -1,4 +1,4 @@
-//! The section `payments`, with the payment provider and the price of credits.
+//! Reads the section `payments`, with the payment provider and the price of credits.
 //!
 //! Amounts of money are in the minor units of the currency, as for the provider: cents for `usd`,
 //! whole yen for `jpy`. This module must not open a connection.

@@ -1,5 +1,5 @@
-//! The address of the shared store, which is one server, a cluster, or the primary that Sentinels
-//! name.
+//! Reads the address of the shared store, which is one server, a cluster, or the primary that
+//! Sentinels name.
 //!
 //! This file must not open a connection.
 

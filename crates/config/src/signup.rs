@@ -1,4 +1,4 @@
-//! The `signup` section, which controls sign-ups and the trial credits of new accounts.
+//! Reads the `signup` section, which controls sign-ups and the trial credits of new accounts.
 
 use super::raw::{self, SignupMode};
 use super::validator::ConfigValidator;

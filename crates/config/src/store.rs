@@ -1,4 +1,5 @@
-//! The `store` section, which has the address of the shared store in exactly one of several forms.
+//! Reads the `store` section, which has the address of the shared store in exactly one of several
+//! forms.
 
 use super::raw;
 use super::validator::ConfigValidator;

@@ -1,4 +1,5 @@
-//! The section `telemetry.traces`, with the collector of traces and the share of traced requests.
+//! Reads the section `telemetry.traces`, with the collector of traces and the share of traced
+//! requests.
 //!
 //! This file must not open a connection.
 

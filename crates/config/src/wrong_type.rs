@@ -1,5 +1,5 @@
-//! The messages for values of a wrong type and for missing keys. They name the expected type and,
-//! if possible, a correction.
+//! Words the messages for values of a wrong type and for missing keys. They name the expected type
+//! and, if possible, a correction.
 //!
 //! This file must not print a value that could be a secret.
 

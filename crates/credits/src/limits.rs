@@ -1,5 +1,5 @@
-//! The limits on a request besides its account's credits: the key's spend limit, the rates per
-//! minute, and the number of concurrent requests.
+//! Defines the limits on a request besides its account's credits: the key's spend limit, the rates
+//! per minute, and the number of concurrent requests.
 //!
 //! This file only defines and parses the limits. `billing/holds.rs` or the shared store counts
 //! requests. This file must not depend on the accounts' rows or HTTP.

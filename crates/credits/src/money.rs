@@ -1,4 +1,4 @@
-//! Amounts of credit as integers of micro-credits, with one defined rounding.
+//! Represents amounts of credit as integers of micro-credits, with one defined rounding.
 //!
 //! 1 credit = 1 000 000 micro-credits (µc). Amounts are integers internally and decimal strings
 //! externally (`"299.999128"`). This file uses neither floating point nor unchecked arithmetic. It

@@ -1,4 +1,4 @@
-//! The price list of one model: by token class, input size, feature and service tier.
+//! Defines the price list of one model, by token class, input size, feature and service tier.
 //!
 //! A price list is immutable, because its version is the hash of its contents. This file must
 //! depend on usage only as far as it selects a price; `pricing.rs` multiplies prices by usage.

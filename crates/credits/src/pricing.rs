@@ -1,4 +1,4 @@
-//! The cost of a response, and the maximum cost of a request: pure arithmetic over token counts and
+//! Computes the cost of a response, and the maximum cost of a request, from token counts and
 //! prices.
 //!
 //! The size of the whole input selects the prices of the whole request, and the service tier

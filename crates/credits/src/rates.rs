@@ -1,5 +1,5 @@
-//! Rate limits per minute as leaky buckets. Requests fill a bucket, which drains by its limit per
-//! minute.
+//! Implements rate limits per minute as leaky buckets. Requests fill a bucket, which drains by its
+//! limit per minute.
 //!
 //! A bucket counts in integers of 1/60 000 of a unit, so that it drains by exactly the limit per
 //! millisecond. The shared store uses the same arithmetic (`shared_credit/redis/limits.lua`). This

@@ -1,4 +1,4 @@
-//! The grant of a new account.
+//! Defines the grant of a new account.
 
 use crate::money::Micro;
 

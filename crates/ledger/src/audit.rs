@@ -1,4 +1,4 @@
-//! The ledger audit: recomputes every debit, checks every invariant, repairs nothing.
+//! Audits the ledger: recomputes every debit and checks every invariant, but repairs nothing.
 //!
 //! The invariants, and the rule that a finding names:
 //!

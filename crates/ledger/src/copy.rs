@@ -1,6 +1,6 @@
-//! A SQLite file as a copy of the data in PostgreSQL. The holder's transaction is committed in
-//! PostgreSQL before the file, and the commits of other directories are copied from PostgreSQL into
-//! the file.
+//! Keeps a SQLite file as a copy of the data in PostgreSQL. The holder's transaction is committed
+//! in PostgreSQL before the file, and the commits of other directories are copied from PostgreSQL
+//! into the file.
 //!
 //! `ledger.db` and `app.db` are used in the same way whether they are copies or not; only the
 //! beginning and the commit of a transaction differ. The file's own write lock orders the processes

@@ -1,4 +1,4 @@
-//! The database `ledger.db`. It must match its anchor when it is opened, and has several
+//! Opens the database `ledger.db`, which must match its anchor when it is opened, and has several
 //! connections for reading and one for writing.
 //!
 //! Every commit that adds entries also writes the anchor. This module must not decide an amount.

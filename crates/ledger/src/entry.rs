@@ -1,4 +1,4 @@
-//! An entry of the ledger, and its conversion from a row of a query.
+//! Defines an entry of the ledger, and its conversion from a row of a query.
 //!
 //! This module must not run a query: `statements.rs` does.
 

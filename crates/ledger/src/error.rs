@@ -1,4 +1,4 @@
-//! Errors of the databases and of the shared store.
+//! Defines the errors of the databases and of the shared store.
 
 use std::error::Error as _;
 use tokio_postgres::error::SqlState;

@@ -1,5 +1,5 @@
-//! The indexer: the thread that writes the ledger's index (`index.db`), and removes from the ledger
-//! what the index replaces.
+//! Runs the indexer, the thread that writes the ledger's index (`index.db`), and removes from the
+//! ledger what the index replaces.
 //!
 //! The thread runs rarely, in the background: a batch writes each page once, so a large batch
 //! writes little for each entry. Readers have the newest entries in memory (`index/tail.rs`), so no

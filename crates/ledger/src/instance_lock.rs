@@ -1,5 +1,5 @@
-//! The lock on a data directory. One process at a time admits requests on a directory, and the lock
-//! ends with its process.
+//! Locks a data directory. One process at a time admits requests on a directory, and the lock ends
+//! with its process.
 //!
 //! This file must not depend on balances.
 

@@ -1,4 +1,4 @@
-//! The edge's append-only journal of requests that may not be in the ledger yet.
+//! Writes the edge's append-only journal of requests that may not be in the ledger yet.
 //!
 //! A record is one `write(2)` of one line, `<crc32> <number> <record>`. The record survives a crash
 //! of the process at once, and an operator can read it with a pager. The gateway writes a request's

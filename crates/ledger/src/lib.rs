@@ -1,4 +1,4 @@
-//! The ledger: immutable, hash-chained entries, and balances, which are the sums of entries.
+//! Implements the ledger: immutable, hash-chained entries, and balances, which are sums of entries.
 //!
 //! The ledger keeps these rules, whichever database stores it. An entry with the same kind and
 //! reference counts once. A request ends at most once. A balance never goes below zero. Entries

@@ -1,4 +1,4 @@
-//! The methods of the ledger, grouped into one view for each subject. Free functions take the whole
+//! Groups the methods of the ledger into one view for each subject. Free functions take the whole
 //! [`Ledger`].
 //!
 //! This file must not contain behaviour: a method is implemented beside its statements.

@@ -1,4 +1,4 @@
-//! The alert rules of an account, as JSON in `app.db`.
+//! Defines the alert rules of an account, as JSON in `app.db`.
 //!
 //! This file must not decide whether a rule fires.
 

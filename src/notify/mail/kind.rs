@@ -1,4 +1,4 @@
-//! The kinds of mail, and the time for which each one is worth sending.
+//! Lists the kinds of mail, and the time for which each one is worth sending.
 //!
 //! This file must not contain a text.
 

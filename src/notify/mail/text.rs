@@ -1,5 +1,5 @@
-//! The texts of mails, in plain English. One paragraph describes the event, and one the action to
-//! take.
+//! Writes the texts of mails in plain English. One paragraph describes the event, and one the
+//! action to take.
 //!
 //! This file must not send mail.
 

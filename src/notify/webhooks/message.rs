@@ -1,4 +1,4 @@
-//! The content of a message, which is an event of an account as JSON.
+//! Writes the content of a message, which is an event of an account as JSON.
 //!
 //! The body is written once, so every attempt sends the same bytes. This file must not hold a
 //! secret.

@@ -1,4 +1,5 @@
-//! The operations of account holders on their webhook: set, rotate, remove, test, and send again.
+//! Implements the operations of account holders on their webhook: set, rotate, remove, test, and
+//! send again.
 //!
 //! A secret is returned once, when it is created. This file must not send a message: a message is a
 //! row, which `webhooks/sender.rs` sends.

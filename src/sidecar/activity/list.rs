@@ -1,5 +1,5 @@
-//! The rows of an account's activity, newest first. The responses come from the ledger, the refused
-//! requests from `refused.db`.
+//! Lists the rows of an account's activity, newest first. The responses come from the ledger, the
+//! refused requests from `refused.db`.
 //!
 //! This file must not render a page.
 

@@ -1,5 +1,5 @@
-//! The table of errors that a client can receive, with advice for each. The statuses come from the
-//! failure definitions.
+//! Builds the table of errors that a client can receive, with advice for each. The statuses come
+//! from the failure definitions.
 
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};

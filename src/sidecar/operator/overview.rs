@@ -1,5 +1,5 @@
-//! The first page of operators. It shows the spending of all accounts by model, vendor or account,
-//! the outcomes of requests in this process, and the search for an id.
+//! Serves the first page of operators. It shows the spending of all accounts by model, vendor or
+//! account, the outcomes of requests in this process, and the search for an id.
 //!
 //! All sums come from the ledger's daily totals. This file must not change data or read entries.
 

@@ -1,4 +1,4 @@
-//! Views of [`AppDb`], one for each subject, so that callers see only related functions.
+//! Splits [`AppDb`] into views, one for each subject, so that callers see only related functions.
 //!
 //! This file must not contain behaviour; each view is implemented beside its SQL statements.
 

@@ -1,4 +1,4 @@
-//! The access log: one line of JSON for each request, regardless of its outcome.
+//! Writes the access log, with one line of JSON for each request, regardless of its outcome.
 //!
 //! At the end of a request the edge only puts a record into a bounded queue; a separate thread
 //! writes it. If the disk or the reader is too slow, lines are lost and counted, but requests never

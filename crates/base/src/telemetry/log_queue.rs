@@ -1,4 +1,4 @@
-//! The queue of the log, from which one thread writes the lines.
+//! Queues the lines of the log, which one thread writes.
 //!
 //! The reader of the log may be blocked, for example a terminal after Ctrl-S, the log driver of a
 //! container, or a journal that hangs. Only the writing thread then waits. The queue holds a

@@ -1,5 +1,5 @@
-//! The logger of the process: formats lines, limits them, and queues them for the thread that
-//! writes them to stderr.
+//! Implements the logger of the process: formats lines, limits them, and queues them for the thread
+//! that writes them to stderr.
 //!
 //! Code that logs never waits for the reader of stderr. This file must not decide which events are
 //! logged.

@@ -1,4 +1,4 @@
-//! The metric families of the gateway and their registry.
+//! Defines the metric families of the gateway and their registry.
 //!
 //! Every label comes from the config or from a closed set in the code, never from client input.
 //! This file must not hold secrets, bodies or prompts.

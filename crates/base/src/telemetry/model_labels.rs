@@ -1,4 +1,4 @@
-//! The models that have metric series of their own.
+//! Selects the models that have their own metric series.
 //!
 //! A model has some 440 series, so a catalog of thousands would make each scrape hundreds of
 //! megabytes. This file must not depend on a metric.

@@ -1,5 +1,5 @@
-//! The outcomes of requests by model since this process started. Pages show these sums of the
-//! counters in `/metrics`.
+//! Counts the outcomes of requests by model since this process started. Pages show these sums of
+//! the counters in `/metrics`.
 //!
 //! This file must not change a counter.
 

@@ -1,5 +1,5 @@
-//! The process metrics that Prometheus client libraries export under standard names: CPU time,
-//! memory, file descriptors.
+//! Exports the process metrics that Prometheus client libraries export under standard names: CPU
+//! time, memory, file descriptors.
 //!
 //! Each scrape reads them from the kernel. This file must not be read while a request is processed.
 

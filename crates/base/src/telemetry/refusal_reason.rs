@@ -1,4 +1,4 @@
-//! The reasons for refusals below the level of a request, and the metric labels that they have.
+//! Defines the reasons for refusals below the level of a request, and their metric labels.
 //!
 //! This file must not count or log a refusal: `refusals.rs` does.
 

@@ -1,4 +1,4 @@
-//! Aliases that stand for many names, such as `claude-opus-*`.
+//! Matches aliases that stand for many names, such as `claude-opus-*`.
 //!
 //! This file must not check whether aliases contradict one another: `aliases.rs` does.
 

@@ -1,4 +1,5 @@
-//! One address of a vendor: host, paths, authentication and the fixed parts of every request to it.
+//! Describes one address of a vendor: host, paths, authentication and the fixed parts of every
+//! request to it.
 //!
 //! This file must not open a connection or choose an endpoint for a request.
 

@@ -1,5 +1,5 @@
-//! The model, vendor and endpoint with which tests begin. They have only required values, and each
-//! test sets the values on which it depends.
+//! Creates the model, vendor and endpoint with which tests begin. They have only required values,
+//! and each test sets the values on which it depends.
 
 use super::{
     CatalogModel, CatalogVendor, EndpointAuth, HttpVersion, PriceList, Secret, VendorEndpoint,

@@ -1,6 +1,6 @@
-//! The rules about balances: an account is the sum of its entries (`running balance`, `balance`,
-//! `credited`, `trial balance`), none is below zero (`never below zero`), and each kind of entry
-//! moves credit in its direction (`direction`).
+//! Checks the rules about balances: an account is the sum of its entries (`running balance`,
+//! `balance`, `credited`, `trial balance`), none is below zero (`never below zero`), and each kind
+//! of entry moves credit in its direction (`direction`).
 //!
 //! This file must not depend on the purpose of an entry.
 

@@ -1,4 +1,5 @@
-//! The rule `hash chain`: each entry follows its predecessor and has the hash of its content.
+//! Checks the rule `hash chain`: each entry follows its predecessor and has the hash of its
+//! content.
 //!
 //! This file must not look at amounts.
 

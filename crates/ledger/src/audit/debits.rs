@@ -1,5 +1,5 @@
-//! The rules about ends of requests: a debit is what its usage costs at the price of its admission
-//! (`cost`, `price version`, `detail`), and `a void costs nothing`.
+//! Checks the rules about ends of requests: a debit is what its usage costs at the price of its
+//! admission (`cost`, `price version`, `detail`), and `a void costs nothing`.
 //!
 //! This file must not compute a sum over entries.
 

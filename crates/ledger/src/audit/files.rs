@@ -1,5 +1,6 @@
-//! The rules about files: the ledger is the one written last (`anchor`), its schema protects its
-//! entries (`schema`), its totals are right (`sums`), and `app.db` has its accounts (`accounts`).
+//! Checks the rules about files: the ledger is the one written last (`anchor`), its schema protects
+//! its entries (`schema`), its totals are right (`sums`), and `app.db` has its accounts
+//! (`accounts`).
 //!
 //! This file must not read entries one by one.
 

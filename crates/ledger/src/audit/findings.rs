@@ -1,4 +1,4 @@
-//! The findings of an audit.
+//! Collects the findings of an audit.
 //!
 //! This file must not decide about violations: the files with the rules do.
 

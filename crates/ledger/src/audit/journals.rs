@@ -1,4 +1,4 @@
-//! The rules about journals: the ledger has every ending of a journal, with the same amounts
+//! Checks the rules about journals: the ledger has every ending of a journal, with the same amounts
 //! (`journal`), and no line is damaged (`damaged journal`).
 //!
 //! This file must not replay a journal.

@@ -1,5 +1,5 @@
-//! The rule `sums` for the spending of keys, on which limits depend: a key's total up to the end of
-//! each day is the sum of its debits.
+//! Checks the rule `sums` for the spending of keys, on which limits depend: a key's total up to the
+//! end of each day is the sum of its debits.
 //!
 //! The memory grows with the keys and the days on which each key was used. This file must not
 //! depend on a limit.

@@ -1,6 +1,6 @@
-//! The rules about credits that were bought from a payment provider: every paid order has its
-//! entries and every such entry its order (`payment`), and refunds and disputes of a payment take
-//! no more than it has bought (`payment`).
+//! Checks the rules about credits that were bought from a payment provider: every paid order has
+//! its entries and every such entry its order (`payment`), and refunds and disputes of a payment
+//! take no more than it has bought (`payment`).
 //!
 //! The memory grows with the payments. This file must not read `app.db`.
 

@@ -1,6 +1,6 @@
-//! The rules about postings, which are all entries except ends of requests: refunds never exceed
-//! their debit (`refund`), adjustments have a reason (`detail`), a trial ends when its grant and
-//! its sign-up say (`trial end`), lapses after that (`lapse`), and every account with a grant
+//! Checks the rules about postings, which are all entries except ends of requests: refunds never
+//! exceed their debit (`refund`), adjustments have a reason (`detail`), a trial ends when its grant
+//! and its sign-up say (`trial end`), lapses after that (`lapse`), and every account with a grant
 //! exists (`balance`).
 //!
 //! The memory grows with the postings and accounts, not with the ends of requests. This file must

@@ -1,6 +1,6 @@
-//! The rules about processes: balances cover the holds of running processes, and no hold outlives
-//! its process (`holds`); only processes that live, or have a journal, have applied amounts or
-//! claims (`claims`).
+//! Checks the rules about processes: balances cover the holds of running processes, and no hold
+//! outlives its process (`holds`); only processes that live, or have a journal, have applied
+//! amounts or claims (`claims`).
 //!
 //! Holds change all the time, and their mirror lags, so an apparent violation is checked again.
 //! This file must not write.

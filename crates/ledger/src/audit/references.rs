@@ -1,4 +1,4 @@
-//! The rules `once per reference` and `one ending per request`.
+//! Checks the rules `once per reference` and `one ending per request`.
 //!
 //! An audit does not keep references in memory. It reads each unique index of the table in order,
 //! where equal references are neighbours. An index might have other rows than the table, so a

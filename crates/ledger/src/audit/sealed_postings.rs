@@ -1,4 +1,4 @@
-//! The rule `sealed posting`: the ledger still has every posting of its segments, unchanged.
+//! Checks the rule `sealed posting`: the ledger still has every posting of its segments, unchanged.
 //! Refunds and lapses are looked up in the ledger, so a posting must not be in a segment alone.
 //!
 //! The rule compares the hashes of a segment that was read, and otherwise only the number of

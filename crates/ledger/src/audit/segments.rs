@@ -1,5 +1,6 @@
-//! The rule `segment`: every sealed segment is there, signed and undamaged, and the ledger records
-//! the last sealed entry. If the segments are read, the rules of their entries are checked too.
+//! Checks the rule `segment`: every sealed segment is there, signed and undamaged, and the ledger
+//! records the last sealed entry. If the segments are read, the rules of their entries are checked
+//! too.
 //!
 //! This file must not read entries outside of segments.
 

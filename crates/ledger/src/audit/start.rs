@@ -1,5 +1,5 @@
-//! The start of an audit: the first entry, or a position before which all entries were verified and
-//! only their totals are available.
+//! Determines the start of an audit: the first entry, or a position before which all entries were
+//! verified and only their totals are available.
 //!
 //! This file must not check an entry.
 

@@ -1,4 +1,4 @@
-//! A walk over all entries, oldest first, on a connection of its own.
+//! Walks over all entries, oldest first, on a separate connection.
 //!
 //! The walk reads in slices, and has no transaction open between two slices, so that the database
 //! can write its log back. Only the last read ([`LedgerWalk::finish`]) is one transaction over the

@@ -1,4 +1,4 @@
-//! The rows that a transaction changed, found by temporary triggers of the connection that writes.
+//! Finds the rows that a transaction changed, by temporary triggers of the connection that writes.
 //!
 //! The triggers record primary keys, and the rows are read before the commit. The triggers are not
 //! stored in the file. This file must not send data to PostgreSQL.

@@ -1,4 +1,4 @@
-//! A SQLite file that is a copy, and its transactions.
+//! Represents a SQLite file that is a copy, and its transactions.
 //!
 //! This file must not decide which data directory holds the data.
 

@@ -1,4 +1,4 @@
-//! The ledger's anchor: a file next to `ledger.db` that names the last committed entry.
+//! Maintains the ledger's anchor, a file next to `ledger.db` that names the last committed entry.
 //!
 //! The anchor is written after each commit that adds entries, before the commit is reported as
 //! successful. It is never synced, because the ledger is synced before. So after any crash the

@@ -1,4 +1,4 @@
-//! An account's row: its balances, and the parts of them that are applied or claimed.
+//! Defines an account's row: its balances, and the parts of them that are applied or claimed.
 //!
 //! This file must not change a balance: `statements/chain.rs` does.
 

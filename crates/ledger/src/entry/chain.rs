@@ -1,5 +1,5 @@
-//! The chain of entries. Each entry contains the hash of its predecessor, so that no entry can be
-//! changed, removed or inserted without notice.
+//! Chains entries by hashes. Each entry contains the hash of its predecessor, so that no entry can
+//! be changed, removed or inserted without notice.
 //!
 //! This file must not run a query: `statements/chain.rs` does.
 

@@ -1,5 +1,5 @@
-//! The stored form of an ending's detail. It is the JSON, in which common texts are replaced by one
-//! control character each.
+//! Converts an ending's detail to its stored form, the JSON in which common texts are replaced by
+//! one control character each.
 //!
 //! JSON never contains a control character, so the expansion is unambiguous and returns the JSON
 //! byte for byte, whatever its fields are. The hash of an entry covers the JSON. The texts are part

@@ -1,4 +1,5 @@
-//! The end of a request: the journal's record, and the detail of the ledger's debit or void.
+//! Defines the end of a request: the journal's record, and the detail of the ledger's debit or
+//! void.
 //!
 //! The JSON of an ending is hashed with its entry, so its form must not change. This file must not
 //! decide what an ending costs.

@@ -1,4 +1,4 @@
-//! Hashes and keys as hexadecimal digits, in the anchor and in segments.
+//! Encodes hashes and keys as hexadecimal digits, in the anchor and in segments.
 //!
 //! This file must not depend on the meaning of the bytes.
 

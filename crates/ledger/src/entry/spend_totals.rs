@@ -1,4 +1,4 @@
-//! A total of debits, and its limits.
+//! Defines a total of debits, and its limits.
 //!
 //! This file must not run a query.
 

@@ -1,5 +1,5 @@
-//! A batch of entries for an index. Each entry is reduced to a few numbers when it is read, so that
-//! tens of thousands of entries take little memory.
+//! Prepares a batch of entries for an index. Each entry is reduced to a few numbers when it is
+//! read, so that tens of thousands of entries take little memory.
 //!
 //! `index/write.rs` writes the rows. This file must not open a file or begin a transaction, and
 //! must assign numbers in the order of the entries.

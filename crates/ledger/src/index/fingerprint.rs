@@ -1,5 +1,5 @@
-//! A fingerprint of the index. The same number can be computed from the entries and from the
-//! tables, so that an audit compares both without rebuilding the index.
+//! Computes a fingerprint of the index. The same number can be computed from the entries and from
+//! the tables, so that an audit compares both without rebuilding the index.
 //!
 //! A row contributes a keyed hash. A row of sums contributes the hash of its key times its sums, so
 //! that the contribution of each entry can be added separately and in any order. The keys are

@@ -1,4 +1,4 @@
-//! The schema of the index, and the sizes and times that its modules share.
+//! Defines the schema of the index, and the sizes and times that its modules share.
 //!
 //! This file must not open a file.
 

@@ -1,4 +1,4 @@
-//! Numbers for the names of accounts, models, keys and outcomes.
+//! Assigns numbers to the names of accounts, models, keys and outcomes.
 //!
 //! A name gets the next number when it first occurs in an entry, so the numbers follow from the
 //! entries alone. Cached numbers must be dropped if the transaction that assigned them was not

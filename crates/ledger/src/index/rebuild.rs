@@ -1,5 +1,5 @@
-//! An index that is rebuilt from the entries in a separate file. The stored index can be compared
-//! with it, or replaced by it.
+//! Rebuilds an index from the entries in a separate file. The stored index can be compared with it,
+//! or replaced by it.
 //!
 //! The rebuild reads the ledger in short slices and writes batches like the indexer's, so its
 //! memory is that of one batch. The file has no name, so that it disappears with the process. This

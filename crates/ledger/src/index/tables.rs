@@ -1,5 +1,5 @@
-//! The tables that a query of the index reads: those of `index.db` alone, or of the tail in memory
-//! and of `index.db` below it.
+//! Provides the tables that a query of the index reads: those of `index.db` alone, or of the tail
+//! in memory and of `index.db` below it.
 //!
 //! The tail has the entries that `index.db` lacks. Sums with the same key must be added, and a
 //! conversation in the tail replaces that of `index.db`. This file must not depend on columns other

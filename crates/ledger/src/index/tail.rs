@@ -1,4 +1,4 @@
-//! The tail: the entries that `index.db` lacks, indexed in memory for readers.
+//! Maintains the tail, which has the entries that `index.db` lacks, indexed in memory for readers.
 //!
 //! `index.db` is written rarely, in large batches, and a page must show every entry. So each
 //! process has a connection to a database in memory with the tables of the index, and with

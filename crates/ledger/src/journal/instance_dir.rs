@@ -1,4 +1,4 @@
-//! The directory of a process's journal, whose lock shows whether the process lives.
+//! Manages the directory of a process's journal, whose lock shows whether the process lives.
 //!
 //! This file must not read or write a record.
 

@@ -1,5 +1,5 @@
-//! The format of a journal line, `<crc32> <number> <record>`. The checksum covers everything after
-//! itself. `journal/record_text.rs` has the text of a record.
+//! Defines the format of a journal line, `<crc32> <number> <record>`. The checksum covers
+//! everything after itself. `journal/record_text.rs` has the text of a record.
 //!
 //! Older versions wrote `<crc32> <record>`, with the record as JSON; such lines can still be read.
 //! This file must not do I/O.

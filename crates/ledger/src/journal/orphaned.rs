@@ -1,4 +1,5 @@
-//! The journal of a dead process, which is claimed, read, and then removed or set aside.
+//! Handles the journal of a dead process: claims it, reads it, and then removes it or sets it
+//! aside.
 //!
 //! This file must not touch the journal of a process that lives.
 

@@ -1,4 +1,4 @@
-//! The records of a journal.
+//! Defines the records of a journal.
 //!
 //! Older programs wrote a record as serde's JSON, so the field names must not change.
 //! `journal/record_text.rs` has the current format. This file must not do I/O.

@@ -1,4 +1,5 @@
-//! The text of a journal record. An ending has its fields between tabs, and other records are JSON.
+//! Converts a journal record to text and back. An ending has its fields between tabs, and other
+//! records are JSON.
 //!
 //! `open` and `end` are written for every request, so their text is short: a field has no name, and
 //! is empty if it is zero. Older programs wrote them as JSON too, which can still be read. A field

@@ -1,4 +1,4 @@
-//! The replay of dead processes' journals into the ledger.
+//! Replays dead processes' journals into the ledger.
 //!
 //! A second replay has no effect, because a request ends only once. This file must not touch the
 //! journal of a process that lives.

@@ -1,4 +1,5 @@
-//! One file of a journal. Its lines are numbered, and each one is written whole or not at all.
+//! Writes one file of a journal. Its lines are numbered, and each one is written whole or not at
+//! all.
 //!
 //! This file must not decide to which file a record is written.
 

@@ -1,4 +1,4 @@
-//! A commit of the holder, as one transaction of PostgreSQL.
+//! Performs a commit of the holder as one transaction of PostgreSQL.
 //!
 //! The statements are sent together. COMMIT follows once all of them have the expected results. If
 //! the connection was lost during the COMMIT, its outcome is unknown, and the caller must find it

@@ -1,4 +1,4 @@
-//! The connection to PostgreSQL. A connection that has failed is replaced.
+//! Manages the connection to PostgreSQL. A connection that has failed is replaced.
 //!
 //! This file must not contain a statement.
 

@@ -1,4 +1,4 @@
-//! The lease of the holder, which can be taken, renewed and released.
+//! Takes, renews and releases the lease of the holder.
 //!
 //! The server's clock alone decides when a lease has expired. Both domains have the same holder and
 //! the same epoch. This file must not decide when to take the lease: `app/standby.rs` does.

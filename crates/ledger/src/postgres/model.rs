@@ -1,4 +1,4 @@
-//! The types that are passed to and from PostgreSQL.
+//! Defines the types that are passed to and from PostgreSQL.
 //!
 //! This file must not contain behaviour.
 

@@ -1,4 +1,4 @@
-//! One connection to PostgreSQL, and its prepared statements.
+//! Represents one connection to PostgreSQL, and its prepared statements.
 //!
 //! This file must not retry a statement: only the caller knows whether a retry is safe.
 

@@ -1,4 +1,5 @@
-//! The data for an account's statement: its postings, and the changes of its balance by month.
+//! Reads the data for an account's statement: its postings, and the changes of its balance by
+//! month.
 //!
 //! The index has the sums (`index.rs`). This file must not add up ends of requests:
 //! `reader/usage.rs` reads their sums.

@@ -1,4 +1,4 @@
-//! The balances at the end of a new segment.
+//! Computes the balances at the end of a new segment.
 //!
 //! This file must not write.
 

@@ -1,4 +1,5 @@
-//! A block of a segment. It has some hundred consecutive entries, stored by columns and compressed.
+//! Encodes a block of a segment. A block has some hundred consecutive entries, stored by columns
+//! and compressed.
 //!
 //! A block has neither the hashes of its entries nor their `prev`: a reader gets the hash before
 //! the first entry from the segment's directory, recomputes the chain, and must arrive at the hash

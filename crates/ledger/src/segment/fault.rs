@@ -1,4 +1,4 @@
-//! The reasons why a segment cannot be read.
+//! Lists the reasons why a segment cannot be read.
 //!
 //! This file must not name the expected path of the file, which only the caller knows.
 

@@ -1,4 +1,4 @@
-//! The identity of an installation: its id, and the key that signs its segments.
+//! Manages the identity of an installation: its id, and the key that signs its segments.
 //!
 //! This file must not store the key: the ledger does.
 

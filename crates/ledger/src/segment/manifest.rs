@@ -1,5 +1,5 @@
-//! The manifest of a segment, which describes its content and the parts of its file, and the
-//! signature over the manifest.
+//! Defines the manifest of a segment, which describes its content and the parts of its file, and
+//! the signature over the manifest.
 //!
 //! This file must not read or write a file.
 

@@ -1,4 +1,4 @@
-//! The index of a segment, which maps an entry's reference to the block of the entry.
+//! Implements the index of a segment, which maps an entry's reference to the block of the entry.
 //!
 //! Each entry has a record of 8 bytes: 40 bits of the SHA-256 of the reference, and 24 bits with
 //! the number of the block. The records are sorted, in pages of 512. A list of pages in memory has

@@ -1,5 +1,5 @@
-//! Recovery of the databases whose data the ledger has too. A damaged one is moved aside and
-//! created again, so the gateway starts. This file must not be used for `ledger.db` and `app.db`.
+//! Recovers the databases whose data the ledger has too. A damaged one is moved aside and created
+//! again, so the gateway starts. This file must not be used for `ledger.db` and `app.db`.
 
 use crate::StoreError;
 use crate::sqlite;

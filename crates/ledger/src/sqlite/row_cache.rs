@@ -1,4 +1,4 @@
-//! A cache of rows, which is valid until the next write to the database.
+//! Caches rows until the next write to the database.
 //!
 //! Admission runs the same few queries for every request: which account a key belongs to, and the
 //! account's balance. A read costs SQLite two locks of the operating system and, after each commit,

@@ -1,4 +1,4 @@
-//! The changes that a commit enters, and their outcomes.
+//! Defines the changes that a commit enters, and their outcomes.
 //!
 //! This file must not depend on a database.
 

@@ -1,5 +1,5 @@
-//! The ledger's side of the shared store: it enters the store's events, and records the last entry
-//! that was published to the store.
+//! Implements the ledger's side of the shared store. It enters the store's events, and records the
+//! last entry that was published to the store.
 //!
 //! This file must not call the store.
 

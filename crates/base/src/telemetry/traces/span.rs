@@ -1,4 +1,4 @@
-//! A span and its ids.
+//! Defines a span and its ids.
 //!
 //! A span must not contain a text of a client: see `traces.rs`.
 

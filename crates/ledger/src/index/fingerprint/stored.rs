@@ -1,4 +1,4 @@
-//! The fingerprint of the stored tables of an index.
+//! Computes the fingerprint of the stored tables of an index.
 //!
 //! This file also checks properties that the number does not cover: the schema is the program's,
 //! keys ascend and names are unique, every row has an entry, a conversation begins and ends with
