@@ -30,6 +30,7 @@ mod ledger_writer;
 mod open_holds;
 pub mod overview;
 pub mod quote;
+pub mod quote_metered;
 mod receipt;
 mod repair;
 pub mod reported_turns;

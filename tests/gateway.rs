@@ -142,6 +142,8 @@ mod limits;
 mod mail;
 #[path = "gateway/malformed.rs"]
 mod malformed;
+#[path = "gateway/metered.rs"]
+mod metered;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/migration.rs"]

@@ -96,7 +96,7 @@ fn changed_sections(old: &Settings, new: &Settings) -> Vec<String> {
 fn is_model_changed(old: &CatalogModel, new: &CatalogModel) -> bool {
     let facts = |model: &CatalogModel| {
         let by_responses = model.by_responses.is_some();
-        let limits = (model.context_tokens, model.max_output_tokens);
+        let limits = (model.kind, model.context_tokens, model.max_output_tokens);
         let names = (model.upstream_model.clone(), model.vendor.name.clone());
         let lists = (model.aliases.clone(), model.fallback.clone());
         (by_responses, limits, names, lists)

@@ -12,6 +12,7 @@ use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing;
 use ledger::StoreError;
+use llm_protocol::metered::ModelKind;
 use llm_protocol::usage::Usage;
 
 /// Number of latest responses whose median is the account's usual request.
@@ -55,7 +56,7 @@ impl BillingPages<'_> {
                 is_of_account: true,
             });
         }
-        let models = settings.catalog.models().iter();
+        let models = settings.catalog.models_of(ModelKind::Chat);
         let cheapest = models
             .map(|model| reserve(1, false, output, &model.price))
             .min();

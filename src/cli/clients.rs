@@ -11,6 +11,7 @@ use crate::client_guides::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use config::{CommandSettings, suggest};
+use llm_protocol::metered::ModelKind;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -43,7 +44,11 @@ pub fn run(arguments: &ClientsArgs, settings: &CommandSettings, json: bool) -> a
         variable: check_variable(&arguments.key_env)?.to_owned(),
         text: None,
     };
-    let models = settings.catalog()?.models().to_vec();
+    let models: Vec<_> = settings
+        .catalog()?
+        .models_of(ModelKind::Chat)
+        .cloned()
+        .collect();
     if let Some(model) = &arguments.model
         && !models.iter().any(|known| known.id == *model)
     {

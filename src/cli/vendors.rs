@@ -10,6 +10,7 @@ use clap::Subcommand;
 use config::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
 use config::{Settings, suggest};
 use credits::money::Micro;
+use llm_protocol::metered::{self, MeteredEndpoint, ModelKind};
 use llm_protocol::{Protocol, translate};
 use serde::Serialize;
 use serde_json::json;
@@ -81,7 +82,7 @@ fn vendors_in_use(catalog: &Catalog) -> Vec<VendorModels<'_>> {
     vendors
 }
 
-/// Returns the URLs of generation requests, by vendor, endpoint and protocol.
+/// Returns the URLs of requests to models, by vendor, endpoint and protocol or path.
 pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
     for (vendor, models) in vendors_in_use(catalog) {
@@ -90,7 +91,16 @@ pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
             .find_map(|model| model.by_responses.as_ref())
             .map(|model| model.protocol());
         for endpoint in &vendor.endpoints {
-            for protocol in std::iter::once(vendor.protocol).chain(also) {
+            let has_chat = models.iter().any(|model| model.kind == ModelKind::Chat);
+            let protocols = std::iter::once(vendor.protocol).chain(also);
+            let generation = protocols
+                .filter(|_| has_chat)
+                .map(|protocol| (protocol, translate::vendor_path(protocol)));
+            let is_used =
+                |row: &&MeteredEndpoint| models.iter().any(|model| model.kind == row.kind);
+            let metered = metered::ENDPOINTS.iter().filter(is_used);
+            let metered = metered.map(|row| (vendor.protocol, row.path));
+            for (protocol, usual_path) in generation.chain(metered) {
                 let http = match (endpoint.http_version, endpoint.tls) {
                     (HttpVersion::Auto, true) => "HTTP/2 or HTTP/1.1",
                     (HttpVersion::Auto, false) | (HttpVersion::Http1, _) => "HTTP/1.1",
@@ -101,9 +111,7 @@ pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
                     EndpointAuth::Header(name) => format!("key in {name}"),
                     EndpointAuth::None => "no key".to_owned(),
                 };
-                let url = endpoint
-                    .display_url(translate::vendor_path(protocol))
-                    .unwrap_or_default();
+                let url = endpoint.display_url(usual_path).unwrap_or_default();
                 calls.push(UpstreamCall {
                     vendor: vendor.name.clone(),
                     protocol,
@@ -219,11 +227,14 @@ fn find_model<'a>(
     let is_it = |model: &&Arc<CatalogModel>| {
         name.is_none_or(|name| model.id == name || model.upstream_model == name)
     };
-    let found = models.iter().find(is_it).map(|model| &**model);
+    let is_chat = |model: &&Arc<CatalogModel>| model.kind == ModelKind::Chat;
+    let found = models.iter().filter(is_chat).find(is_it);
+    let found = found.map(|model| &**model);
     found.with_context(|| {
-        let known: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
+        let known = models.iter().filter(is_chat);
+        let known: Vec<_> = known.map(|model| model.id.as_str()).collect();
         let known = known.join(", ");
-        format!("the vendor has no such model. Its models: {known}")
+        format!("the vendor has no such chat model. Its chat models: {known}")
     })
 }
 

@@ -13,6 +13,7 @@ mod credit_refusal;
 mod header;
 mod idempotency_key;
 mod local;
+mod metered;
 mod operation;
 mod pacing;
 mod page;
@@ -63,10 +64,13 @@ pub async fn admit(
     ctx.record.route = match &route {
         Route::Health => RouteLabel::Health,
         Route::Sidecar => RouteLabel::Page,
-        Route::Vendor { .. } | Route::Local(_) | Route::Unknown => RouteLabel::Api,
+        Route::Vendor { .. } | Route::Metered(_) | Route::Local(_) | Route::Unknown => {
+            RouteLabel::Api
+        }
     };
     ctx.record.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
+        Route::Metered(_) => Protocol::Chat,
         Route::Unknown
             if surface_for_path(session.req_header().uri.path()) == Some(Protocol::Messages) =>
         {
@@ -212,7 +216,7 @@ async fn admit_api_request(
     let method = session.req_header().method.clone();
     let allowed = match &route {
         Route::Health | Route::Local(_) => &["GET", "HEAD"][..],
-        Route::Vendor { .. } => &["POST"],
+        Route::Vendor { .. } | Route::Metered(_) => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
             return Err(Failure::unknown_path(
@@ -232,7 +236,7 @@ async fn admit_api_request(
             .map_err(unanswerable);
     }
     enter(gateway, settings, ctx)?;
-    ctx.record.asks_model = matches!(route, Route::Vendor { .. });
+    ctx.record.asks_model = matches!(route, Route::Vendor { .. } | Route::Metered(_));
     let principal = authenticate_request(gateway, session, &mut ctx.record).await?;
     let authenticated = Authenticated {
         principal,
@@ -261,6 +265,16 @@ async fn admit_api_request(
                 surface,
                 path,
                 free,
+                metered: None,
+            };
+            admit_vendor_request(gateway, settings, session, ctx, authenticated, operation).await
+        }
+        Route::Metered(endpoint) => {
+            let operation = ApiOperation {
+                surface: Protocol::Chat,
+                path: endpoint.path,
+                free: false,
+                metered: Some(endpoint),
             };
             admit_vendor_request(gateway, settings, session, ctx, authenticated, operation).await
         }
@@ -299,16 +313,18 @@ async fn admit_vendor_request(
     failpoint::hit(Point::AfterAuth);
     let (principal, free) = (&authenticated.principal, operation.free);
     let authorized = header::authorize(gateway, settings, session, principal, &operation).await?;
-    let prepared = Box::pin(call::prepare(
+    let request = call::AdmissionRequest {
         gateway,
         settings,
-        session,
-        &ctx.record,
+        record: &ctx.record,
         authenticated,
         operation,
         authorized,
-    ))
-    .await;
+    };
+    let prepared = match request.operation.metered {
+        None => Box::pin(call::prepare(session, request)).await,
+        Some(endpoint) => Box::pin(metered::prepare(session, request, endpoint)).await,
+    };
     match prepared.inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))? {
         call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
         call::PreparedRequest::Count(tokens) => {

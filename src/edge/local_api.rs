@@ -21,6 +21,7 @@ use config::Settings;
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::metered::ModelKind;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use serde_json::json;
@@ -92,7 +93,13 @@ pub async fn send_answer(
 ) -> Result<(), Failure> {
     let value = match endpoint {
         LocalEndpoint::Models => {
-            let allowed = |model: &&Arc<CatalogModel>| principal.settings.allows(&model.id);
+            // Clients of the messages protocol can call chat models only.
+            let is_callable = |model: &CatalogModel| {
+                ctx.record.surface != Protocol::Messages || model.kind == ModelKind::Chat
+            };
+            let allowed = |model: &&Arc<CatalogModel>| {
+                principal.settings.allows(&model.id) && is_callable(model)
+            };
             let models: Vec<_> = settings
                 .catalog
                 .models()

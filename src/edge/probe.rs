@@ -14,7 +14,9 @@ use config::Limits;
 use config::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
 use http::Method;
 use llm_protocol::capabilities::{ChatModel, ModelCapabilities, ResponsesModel};
+use llm_protocol::metered::{MeteredAnswer, MeteredEndpoint, MeteredTerms, ModelKind};
 use llm_protocol::translate;
+use llm_protocol::usage::UsageVerdict;
 pub use report::{EndpointReport, ModelList, TestRequest, ToolLoop, VendorKeyStatus};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -69,7 +71,7 @@ pub async fn test_endpoint(
                 return report;
             }
             probe.send_test_request(address, model, &mut report).await;
-            if with_tools && report.faults.is_empty() {
+            if with_tools && model.kind == ModelKind::Chat && report.faults.is_empty() {
                 for streamed in [false, true] {
                     let tools = tool_loop::run(&probe, address, model, streamed).await;
                     report.add_tool_loop(tools);
@@ -147,10 +149,16 @@ impl VendorClient<'_> {
         model: &CatalogModel,
         report: &mut EndpointReport,
     ) {
-        let usual_path = translate::vendor_path(model.protocol());
-        let body = Bytes::from(test_request_body(model).to_string());
+        let metered = MeteredEndpoint::for_kind(model.kind);
+        let (usual_path, body) = match metered {
+            Some(endpoint) => (endpoint.path, endpoint.sample_body(&model.upstream_model)),
+            None => (
+                translate::vendor_path(model.protocol()),
+                test_request_body(model).to_string(),
+            ),
+        };
         let began = Instant::now();
-        let response = self.generate(address, model.protocol(), body).await;
+        let response = self.generate(address, usual_path, body.into()).await;
         let name = &model.upstream_model;
         let response = match response {
             Ok(response) => response,
@@ -162,10 +170,13 @@ impl VendorClient<'_> {
         let count = |names: [&str; 2]| {
             usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()))
         };
-        let (input, output) = (
-            count(["input_tokens", "prompt_tokens"]),
-            count(["output_tokens", "completion_tokens"]),
-        );
+        let (input, output) = match metered {
+            Some(endpoint) => (reported_units(model, endpoint, &response.body), None),
+            None => (
+                count(["input_tokens", "prompt_tokens"]),
+                count(["output_tokens", "completion_tokens"]),
+            ),
+        };
         let status = response.status;
         report.requests.push(TestRequest {
             model: name.clone(),
@@ -184,7 +195,7 @@ impl VendorClient<'_> {
             }
             200..300 => {
                 report.key = report.key.or(VendorKeyStatus::Accepted);
-                if input.is_none() || output.is_none() {
+                if input.is_none() || metered.is_none() && output.is_none() {
                     report.add_note(format!(
                         "{name} reported no usage: the gateway will bill estimates for it"
                     ));
@@ -210,6 +221,19 @@ impl VendorClient<'_> {
             )),
         }
     }
+}
+
+/// The units that an answer reports, as the gateway would bill them.
+fn reported_units(
+    model: &CatalogModel,
+    endpoint: &'static MeteredEndpoint,
+    body: &[u8],
+) -> Option<u64> {
+    let terms = MeteredTerms::unbounded(endpoint, model.billed_unit());
+    let mut answer = MeteredAnswer::new(terms, &model.id);
+    answer.push(body, &mut Vec::new()).ok()?;
+    let metered = answer.usage().ok()?;
+    (metered.verdict == UsageVerdict::Exact).then(|| metered.usage.input_total())
 }
 
 /// Builds the body of a small generation request in the model's protocol.

@@ -4,13 +4,14 @@
 //! gateway releases the terminal event, or the whole JSON body, to the client. No other module
 //! touches response bytes. This module must not await, because Pingora's body filters are
 //! synchronous. Next: `response/header.rs`, `response/mode.rs`, `response/stream.rs`,
-//! `response/whole.rs`, `response/error.rs` (the kinds of responses), `response/debit.rs` (the
-//! debit), `state/responding.rs` (their state).
+//! `response/whole.rs`, `response/metered.rs`, `response/error.rs` (the kinds of responses),
+//! `response/debit.rs` (the debit), `state/responding.rs` (their state).
 
 mod debit;
 mod error;
 mod fault;
 mod header;
+mod metered;
 mod mode;
 mod output_limit;
 mod stream;
@@ -29,6 +30,7 @@ use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::keepalive;
 use llm_protocol::vendor_response::ResponseStream as _;
+use metered::process_metered;
 use mode::decide_mode;
 use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
@@ -60,6 +62,7 @@ pub fn filter_body(
                 Err(failure) => Err(failure),
             }
         }
+        ResponseMode::Metered { .. } => process_metered(call, &piece, end),
         ResponseMode::Error { body: kept, .. } => {
             collect_error(kept, &piece);
             if end {

@@ -4,6 +4,7 @@
 //! This file must not look at anything but the path. `edge/framing.rs` refuses ambiguous paths.
 
 use llm_protocol::Protocol;
+use llm_protocol::metered::{self, MeteredEndpoint};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Route {
@@ -13,6 +14,8 @@ pub enum Route {
         path: &'static str,
         free: bool,
     },
+    /// A vendor, through an endpoint beyond the three protocols.
+    Metered(&'static MeteredEndpoint),
     Local(LocalEndpoint),
     Health,
     Sidecar,
@@ -22,6 +25,9 @@ pub enum Route {
 pub fn route(path: &str) -> Route {
     if matches!(path, "/healthz" | "/health" | "/api/hello") {
         return Route::Health;
+    }
+    if let Some(endpoint) = metered_endpoint(path) {
+        return Route::Metered(endpoint);
     }
     let Some(below) = below_v1(path) else {
         return if surface_for_path(path).is_some() {
@@ -45,6 +51,17 @@ pub fn route(path: &str) -> Route {
         }
         rest => parse_endpoint(rest).map_or(Route::Unknown, Route::Local),
     }
+}
+
+/// The metered endpoint of a path, which may lack its version, or have one `/v1` too many.
+fn metered_endpoint(path: &str) -> Option<&'static MeteredEndpoint> {
+    let is_of = |endpoint: &&MeteredEndpoint| {
+        let own = endpoint.path;
+        path == own
+            || path.strip_prefix("/v1") == Some(own)
+            || own.strip_prefix("/v1") == Some(path)
+    };
+    metered::ENDPOINTS.iter().find(is_of)
 }
 
 /// Returns the part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`,

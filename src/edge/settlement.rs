@@ -118,7 +118,9 @@ pub(super) fn settle_response(
         None if is_free => UsageVerdict::Exact,
         None => UsageVerdict::Estimated,
     };
-    if let Some(metered) = metered.filter(|_| verdict == UsageVerdict::Exact && !is_free) {
+    // A request of a metered endpoint is no turn of a conversation.
+    let is_remembered = verdict == UsageVerdict::Exact && !is_free && call.metered.is_none();
+    if let Some(metered) = metered.filter(|_| is_remembered) {
         call.turn.remember(&metered.usage, generated_bytes);
     }
     let unknown = metered.map(|metered| metered.unknown).unwrap_or_default();

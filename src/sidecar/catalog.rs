@@ -193,12 +193,16 @@ struct DocsPage {
 
 /// Returns the limitations of all surfaces, with the untranslated ones first.
 fn all_limitations(model: &Arc<CatalogModel>) -> Vec<SurfaceLimitations> {
+    if !model.is_chat() {
+        return Vec::new();
+    }
     let mut all = repairs_by_surface(model);
     all.extend(limitations_by_surface(model));
     all
 }
 
-fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
+fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
+    let price = &model.price;
     let default_prices = TokenPrices {
         input: price.input,
         cache_read: price.cache_read,
@@ -213,8 +217,12 @@ fn token_classes(price: &PriceList) -> Vec<TokenClassRow> {
         name,
         prices: rates.iter().map(|rates| of(rates).to_string()).collect(),
     };
+    let input = class("Input", |rates| rates.input);
+    if !model.is_chat() {
+        return vec![input];
+    }
     vec![
-        class("Input", |rates| rates.input),
+        input,
         class("Cache read", |rates| rates.cache_read),
         class("Cache write, 5 minutes", |rates| rates.cache_write_5m),
         class("Cache write, 1 hour", |rates| rates.cache_write_1h),
@@ -314,14 +322,15 @@ fn model_json(model: &Arc<CatalogModel>) -> Value {
     json!({
         "id": model.id,
         "aliases": model.aliases,
+        "kind": model.kind.as_str(),
         "vendor": model.vendor.name,
         "vendor_protocols": vendor_protocols(model),
-        "surfaces": surfaces(model),
+        "surfaces": if model.is_chat() { surfaces(model).to_vec() } else { Vec::new() },
         "fallback": model.fallback,
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,
         "price": *model.price,
-        "lost_in_translation": limitations_by_surface(model),
-        "repaired": repairs_by_surface(model),
+        "lost_in_translation": if model.is_chat() { limitations_by_surface(model) } else { Vec::new() },
+        "repaired": if model.is_chat() { repairs_by_surface(model) } else { Vec::new() },
     })
 }

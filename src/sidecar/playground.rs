@@ -28,6 +28,7 @@ use config::catalog::CatalogModel;
 use credits::money::Micro;
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::{ModelCapabilities, SamplingSupport};
+use llm_protocol::metered::ModelKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -116,7 +117,7 @@ async fn show(
 ) -> Response {
     let wanted = query.ok().and_then(|Query(query)| query.model);
     let settings = app.settings.load();
-    let models = settings.catalog.models();
+    let models: Vec<_> = settings.catalog.models_of(ModelKind::Chat).collect();
     let chosen = wanted
         .and_then(|id| models.iter().find(|model| model.id == id))
         .or_else(|| models.first());

@@ -25,6 +25,7 @@ use axum::routing::get;
 use base::clock::now_ms;
 use config::Settings;
 use config::catalog::CatalogModel;
+use llm_protocol::metered::ModelKind;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -137,7 +138,7 @@ impl FirstCall {
     pub fn all(settings: &Settings, key: Option<&ApiKey>) -> Vec<Self> {
         let models = match key {
             Some(key) => allowed_models(settings, key),
-            None => settings.catalog.models().to_vec(),
+            None => chat_models(settings),
         };
         let call = |(client, name): (&str, &'static str)| {
             let guide = client_guides::find_guide(client)?;
@@ -179,9 +180,18 @@ fn usable_keys(app: &SidecarState, account: &str) -> Result<Vec<ApiKey>, PageErr
     Ok(keys)
 }
 
-/// Returns the models of the catalog that the key may use.
+/// Returns the models that client programs can be set up for.
+fn chat_models(settings: &Settings) -> Vec<Arc<CatalogModel>> {
+    settings
+        .catalog
+        .models_of(ModelKind::Chat)
+        .cloned()
+        .collect()
+}
+
+/// Returns those of them that the key may use.
 fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
-    let models = settings.catalog.models().iter();
+    let models = settings.catalog.models_of(ModelKind::Chat);
     models
         .filter(|model| key.settings.allows(&model.id))
         .cloned()
@@ -318,7 +328,7 @@ async fn show(
     let settings = app.settings.load();
     let models = match chosen {
         Some(key) => allowed_models(&settings, key),
-        None => settings.catalog.models().to_vec(),
+        None => chat_models(&settings),
     };
     let choices = keys.iter().map(|key| KeyChoice {
         id: key.id.clone(),
@@ -345,7 +355,7 @@ async fn show_public(
     let guide = require_guide(&client)?;
     let Query(query) = query.unwrap_or_default();
     let settings = app.settings.load();
-    let models = settings.catalog.models().to_vec();
+    let models = chat_models(&settings);
     let frame = Frame::for_anyone("Documentation", user.as_ref());
     let page = SetupClientPage::new(frame, &settings, guide, models, &query.model);
     Ok(html_for_anyone(&page, user.as_ref()))

@@ -403,7 +403,7 @@ fn a_path_that_is_wrong_in_another_way_is_a_json_error_that_names_the_right_addr
             "{message}"
         );
     }
-    let unserved = world.ask(&Request::post("/v1/embeddings", "{}"));
+    let unserved = world.ask(&Request::post("/v1/files", "{}"));
     let code = Some("not_supported");
     let error = Chat.failure(&unserved, 404, "invalid_request_error", code);
     let message = error["message"].as_str().unwrap();

@@ -46,8 +46,8 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         assert!(!message.contains("Drop"), "{path}: {message}");
     }
     for path in [
-        "/v1/embeddings",
-        "/embeddings",
+        "/v1/files",
+        "/files",
         "/v1/messages/batches",
         "/v1/responses/resp_1",
     ] {
@@ -67,6 +67,8 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
         "/v1/v1/chat/completions",
         "/messages",
         "/v1/v1/messages",
+        "/embeddings",
+        "/v1/v1/embeddings",
     ] {
         assert_eq!(
             world

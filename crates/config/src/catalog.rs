@@ -20,6 +20,7 @@ use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
 use llm_protocol::capabilities::{
     ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
+use llm_protocol::metered::{BilledUnit, ModelKind};
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::RequestSummary;
 pub use secret::Secret;
@@ -51,7 +52,9 @@ pub struct CatalogModel {
     /// The vendor's name for the model.
     pub upstream_model: String,
     pub context_tokens: u64,
+    /// 0 for kinds other than chat, which generate no tokens.
     pub max_output_tokens: u64,
+    pub kind: ModelKind,
     /// Capabilities that translation uses.
     pub accepts: ModelCapabilities,
     /// Capabilities that the repair of requests without translation uses. None are known if the
@@ -121,6 +124,16 @@ impl CatalogModel {
             thinking_budget: None,
             is_interleaved: false,
         }
+    }
+
+    /// True if it serves the three protocols.
+    pub fn is_chat(&self) -> bool {
+        self.kind == ModelKind::Chat
+    }
+
+    /// The unit that its price counts, for kinds other than chat.
+    pub fn billed_unit(&self) -> BilledUnit {
+        BilledUnit::InputTokens
     }
 
     /// Returns the name of the output limit that the gateway sets if the client set none.
@@ -219,6 +232,11 @@ impl Catalog {
 
     pub fn models(&self) -> &[Arc<CatalogModel>] {
         &self.models
+    }
+
+    /// The models of this kind, in the order of the config file.
+    pub fn models_of(&self, kind: ModelKind) -> impl Iterator<Item = &Arc<CatalogModel>> {
+        self.models.iter().filter(move |model| model.kind == kind)
     }
 
     /// Returns the price list of each model, by the model's id.

@@ -4,6 +4,7 @@
 
 use super::presets::{KnownModel, Preset};
 use super::raw;
+use llm_protocol::metered::ModelKind;
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -133,15 +134,13 @@ impl Preset {
         if model.upstream_protocol.is_some() {
             writeln!(out, "    upstream_protocol: responses")?;
         }
-        let KnownModel {
-            context_tokens,
-            max_output_tokens,
-            ..
-        } = model;
-        writeln!(
-            out,
-            "    context_tokens: {context_tokens}\n    max_output_tokens: {max_output_tokens}"
-        )?;
+        if model.kind != raw::ModelKindKey::Chat {
+            writeln!(out, "    kind: {}", ModelKind::from(model.kind).as_str())?;
+        }
+        writeln!(out, "    context_tokens: {}", model.context_tokens)?;
+        if let Some(max_output_tokens) = model.max_output_tokens {
+            writeln!(out, "    max_output_tokens: {max_output_tokens}")?;
+        }
         let from = [&self.as_of, &self.source]
             .map(|text| text.as_deref().unwrap_or_default())
             .join(", ");
@@ -151,11 +150,11 @@ impl Preset {
 
 fn price(price: &raw::Price) -> String {
     let mut members = members(&[
-        ("input", Some(&price.input)),
+        ("input", price.input.as_ref()),
         ("cache_read", price.cache_read.as_ref()),
         ("cache_write_5m", price.cache_write_5m.as_ref()),
         ("cache_write_1h", price.cache_write_1h.as_ref()),
-        ("output", Some(&price.output)),
+        ("output", price.output.as_ref()),
         ("web_search", price.web_search.as_ref()),
         ("web_fetch", price.web_fetch.as_ref()),
         ("code_execution", price.code_execution.as_ref()),

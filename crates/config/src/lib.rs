@@ -27,6 +27,7 @@ mod import;
 mod ledger;
 mod listen;
 mod mail;
+mod model_kind;
 mod models;
 mod notifications;
 mod partial;

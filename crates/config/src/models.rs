@@ -21,6 +21,10 @@ pub const MAX_FALLBACKS: usize = 3;
 impl ModelSection<'_> {
     fn check_fallbacks(&mut self, models: &[raw::Model]) {
         let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
+        let is_chat = |id: &str| {
+            let named = models.iter().find(|model| model.id == id);
+            named.is_none_or(|model| model.kind == raw::ModelKindKey::Chat)
+        };
         for (index, model) in models.iter().enumerate() {
             let key = format!("models[{index}].fallback");
             if model.fallback.len() > MAX_FALLBACKS {
@@ -42,6 +46,11 @@ impl ModelSection<'_> {
                     };
                     self.0
                         .add_fault(key, format!("no model has the id {id:?}{suggestion}"));
+                } else if !is_chat(id) {
+                    self.0.add_fault(
+                        key,
+                        format!("{id:?} is not `kind: chat`, so it cannot answer instead"),
+                    );
                 } else if !seen.insert(id) {
                     self.0.add_fault(
                         key,
@@ -56,7 +65,8 @@ impl ModelSection<'_> {
     /// output.
     pub(super) fn check_min_output(&mut self, min_output_tokens: u64, models: &[raw::Model]) {
         const KEY: &str = "limits.min_output_tokens";
-        let max_output = models.iter().map(|model| model.max_output_tokens).max();
+        let of_models = models.iter().filter_map(|model| model.max_output_tokens);
+        let max_output = of_models.max();
         if let Some(max_output) = max_output
             && min_output_tokens > max_output
             && self.0.is_set(KEY)
@@ -88,6 +98,7 @@ impl ModelSection<'_> {
                     .add_fault(format!("{key}.id"), format!("{id:?} is listed twice"));
             }
             self.check_model(&key, &model);
+            self.check_kind(&key, &model);
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             match vendors.get(&model.vendor) {
                 None => {
@@ -99,12 +110,15 @@ impl ModelSection<'_> {
                     );
                 }
                 Some(VendorEntry { vendor: None, .. }) => {}
-                Some(VendorEntry {
-                    vendor: Some(vendor),
-                    preset,
-                    profile,
-                    own_roles,
-                }) => {
+                Some(
+                    entry @ VendorEntry {
+                        vendor: Some(vendor),
+                        preset,
+                        profile,
+                        own_roles,
+                    },
+                ) => {
+                    self.check_kind_of_vendor(&key, &model, entry);
                     self.check_route(&key, &model, vendor);
                     self.check_roles(&key, &model, *own_roles);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
@@ -148,22 +162,23 @@ impl ModelSection<'_> {
                 "must be letters, digits and . _ : - / @",
             );
         }
-        if model.max_output_tokens == 0 || model.context_tokens == 0 {
+        let max_output = model.max_output_tokens;
+        if max_output == Some(0) || model.context_tokens == 0 {
             self.0
                 .add_fault(key, "context_tokens and max_output_tokens must be above 0");
         }
-        if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
+        if max_output > Some(100_000_000) || model.context_tokens > 100_000_000 {
             self.0.add_fault(
                 key,
                 "context_tokens and max_output_tokens must be at most 100000000",
             );
         }
-        if model.max_output_tokens > model.context_tokens {
+        if let Some(max_output) = max_output.filter(|tokens| *tokens > model.context_tokens) {
             self.0.add_fault(
                 format!("{key}.max_output_tokens"),
                 format!(
-                    "{} is above context_tokens, which is {}: the output is a part of the context",
-                    model.max_output_tokens, model.context_tokens
+                    "{max_output} is above context_tokens, which is {}: the output is a part of the context",
+                    model.context_tokens
                 ),
             );
         }
@@ -202,6 +217,10 @@ impl ModelSection<'_> {
 
     /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
     fn check_route(&mut self, key: &str, model: &raw::Model, vendor: &CatalogVendor) {
+        if model.kind != raw::ModelKindKey::Chat {
+            // `check_kind` has checked them.
+            return;
+        }
         let also = model
             .upstream_protocol
             .map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
@@ -272,7 +291,8 @@ fn build_model(
         vendor: Arc::clone(vendor),
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
-        max_output_tokens: model.max_output_tokens,
+        max_output_tokens: model.max_output_tokens.unwrap_or(0),
+        kind: model.kind.into(),
         accepts: set_cache_marks(
             set_search_by_price(
                 capabilities::resolve(&model.id, protocol, &model.capabilities, profile),

@@ -58,8 +58,11 @@ pub struct KnownModel {
     /// Other names at the vendor, such as names with a date. Each has one `*`.
     #[serde(default)]
     also: Vec<String>,
+    #[serde(default)]
+    pub kind: raw::ModelKindKey,
     pub context_tokens: u64,
-    pub max_output_tokens: u64,
+    #[serde(default)]
+    pub max_output_tokens: Option<u64>,
     #[serde(default)]
     pub capabilities: raw::Capabilities,
     #[serde(default)]

@@ -64,9 +64,13 @@ impl ModelSection<'_> {
         context_tokens: u64,
     ) -> Option<PriceList> {
         let at = |name: &str| format!("{key}.{name}");
+        // What a kind of model needs and lacks is a fault already: see `model_kind.rs`.
+        let mut amount = |name: &str, text: &Option<raw::Decimal>| {
+            self.amount_or(&at(name), text.as_ref(), Some(Micro::ZERO))
+        };
         let (input, output) = (
-            self.0.parse_amount(&at("input"), &price.input),
-            self.0.parse_amount(&at("output"), &price.output),
+            amount("input", &price.input),
+            amount("output", &price.output),
         );
         let cache_read = self.amount_or(&at("cache_read"), price.cache_read.as_ref(), input);
         let cache_write_5m =

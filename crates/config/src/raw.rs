@@ -839,14 +839,22 @@ pub struct Model {
     pub vendor: String,
     /// The model's name at the vendor.
     pub upstream_model: String,
+    /// What the model computes: `chat` (default) serves chat completions, messages and responses,
+    /// `embedding` serves `/v1/embeddings`. Other kinds than `chat` need a vendor with
+    /// `protocol: chat`, and have no `capabilities`, no `fallback` and no `max_output_tokens`.
+    #[serde(default)]
+    pub kind: ModelKindKey,
     /// `responses`: the chat vendor also serves this model at `/v1/responses`, and gets requests of
     /// the responses surface there. If `tools_with_reasoning` is not `any`, also chat requests with
     /// tools that do not switch reasoning off, and messages requests, except those with stop
     /// sequences and without tools. Default: only the vendor's own protocol.
     #[serde(default)]
     pub upstream_protocol: Option<UpstreamProtocol>,
+    /// Most input and output tokens together; of an embedding model, most tokens of one input.
     pub context_tokens: u64,
-    pub max_output_tokens: u64,
+    /// Required for `kind: chat`.
+    #[serde(default)]
+    pub max_output_tokens: Option<u64>,
     #[serde(default)]
     pub capabilities: Capabilities,
     /// Change a request that needs no translation, where `capabilities` says that the model would
@@ -868,6 +876,24 @@ pub struct Model {
     /// is not followed.
     #[serde(default)]
     pub fallback: Vec<String>,
+}
+
+/// What a model computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKindKey {
+    #[default]
+    Chat,
+    Embedding,
+}
+
+impl From<ModelKindKey> for llm_protocol::metered::ModelKind {
+    fn from(kind: ModelKindKey) -> Self {
+        match kind {
+            ModelKindKey::Chat => Self::Chat,
+            ModelKindKey::Embedding => Self::Embedding,
+        }
+    }
 }
 
 /// Whether the gateway marks requests for a vendor's prompt cache. `off` without quotes is `false`
@@ -1092,8 +1118,12 @@ pub enum OutputLimitField {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    pub input: Decimal,
-    pub output: Decimal,
+    /// Required.
+    #[serde(default)]
+    pub input: Option<Decimal>,
+    /// Required for `kind: chat`; other kinds generate no tokens.
+    #[serde(default)]
+    pub output: Option<Decimal>,
     /// Default: `input`.
     #[serde(default)]
     pub cache_read: Option<Decimal>,
@@ -1147,6 +1177,28 @@ pub struct Price {
     /// speeds are refused, except `standard`.
     #[serde(default)]
     pub speed: BTreeMap<String, Decimal>,
+}
+
+impl Price {
+    /// The names of all its keys.
+    pub const KEYS: [&str; 16] = [
+        "input",
+        "output",
+        "cache_read",
+        "cache_write_5m",
+        "cache_write_1h",
+        "tiers",
+        "audio_input",
+        "audio_output",
+        "web_search",
+        "web_fetch",
+        "code_execution",
+        "tool_search",
+        "mcp",
+        "service_tier",
+        "inference_geo",
+        "speed",
+    ];
 }
 
 /// Credits per 1 000 000 tokens, input and output, of requests whose input exceeds a threshold. A

@@ -395,6 +395,17 @@ impl Quote {
     }
 }
 
+impl WorstCase {
+    /// The most of the input tokens that `available` pays for, if there is no output.
+    pub fn payable_input(&self, available: Micro) -> u64 {
+        let fits = |count| {
+            let term = Term::new(count, self.input_price, Factor::ONE);
+            money::wide_cost([term]) <= i128::from(available.get())
+        };
+        largest_fitting(0, self.input_tokens, fits).unwrap_or(0)
+    }
+}
+
 /// Returns the largest number from `min` to `max` that fits. The fitting numbers must be contiguous
 /// from `min`.
 fn largest_fitting(min: u64, max: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {

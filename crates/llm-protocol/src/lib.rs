@@ -11,7 +11,7 @@
 //! with four entry points. `openai/` has the code that chat and responses share, `fields/` the
 //! outcome of each member of a request. Translation is never a step of the passthrough path.
 //! [`vendor_response`] is the edge's interface to both paths, and [`failure`] renders every error
-//! response.
+//! response. [`metered`] has the endpoints beyond the three protocols, such as embeddings.
 //!
 //! Read next: `request.rs`, then `vendor_response.rs`.
 //!
@@ -132,6 +132,7 @@ pub mod ir;
 pub mod json;
 pub mod keepalive;
 mod messages;
+pub mod metered;
 mod openai;
 pub mod passthrough;
 pub mod profile;

@@ -127,12 +127,12 @@ const BILLING_MEMBERS: [&str; 12] = [
 const RESPONSES_ONLY_COUNT: usize = 2;
 
 /// The reason why reading stopped.
-enum RequestParseError {
+pub(crate) enum RequestParseError {
     Broken(JsonError),
     Refused(Box<Failure>),
 }
 
-type ParseResult<T = ()> = Result<T, RequestParseError>;
+pub(crate) type ParseResult<T = ()> = Result<T, RequestParseError>;
 
 impl From<JsonError> for RequestParseError {
     fn from(broken: JsonError) -> Self {
@@ -552,7 +552,7 @@ impl SummaryReader<'_> {
     }
 }
 
-fn scan_failure(broken: JsonError, values_max: u64) -> Failure {
+pub(crate) fn scan_failure(broken: JsonError, values_max: u64) -> Failure {
     match broken {
         JsonError::Syntax { at } => invalid_json(at),
         JsonError::TooDeep => invalid_request("The request body is nested too deeply."),
@@ -565,7 +565,7 @@ fn scan_failure(broken: JsonError, values_max: u64) -> Failure {
     }
 }
 
-fn invalid_json(at: usize) -> Failure {
+pub(crate) fn invalid_json(at: usize) -> Failure {
     invalid_request(&format!(
         "The request body is not valid JSON (at byte {at})."
     ))

@@ -81,6 +81,12 @@
 //! searches and unknown blocks, and shows redacted thinking in `reasoning_details` only. If
 //! `blocks` has a tool and the last turn is a tool result, the answer is `text` instead.
 //!
+//! # Embeddings
+//!
+//! `POST /v1/embeddings` takes the marker in its first input. `status`, `usage`, `input`, `model`,
+//! `unknown` and the keys of the wire have their effect; `dimensions` of the request sets the size
+//! of the answer.
+//!
 //! # Profiles
 //!
 //! `--profile NAME`, or a path that begins with `/as/NAME/`, answers chat completions as one vendor
@@ -161,6 +167,7 @@ mod http_message;
 mod json;
 mod marker;
 mod messages;
+mod metered;
 mod options;
 mod outline;
 mod pages;

@@ -6,7 +6,7 @@
 use super::behaviour::UsageMode;
 
 /// True token counts. The reported counts depend on the mode.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SimUsage {
     pub mode: UsageMode,
     pub input: u64,
@@ -37,6 +37,11 @@ impl SimUsage {
 
     fn completion(&self) -> u64 {
         self.output.saturating_add(self.audio_output)
+    }
+
+    /// Returns a count as a JSON token; `None` if the usage is not reported.
+    pub fn count(&self, count: u64) -> Option<String> {
+        (self.mode != UsageMode::None).then(|| self.format_count(count))
     }
 
     fn format_count(&self, count: u64) -> String {

@@ -13,6 +13,7 @@ use super::dialect::{self, Dialect};
 use super::errors::{self, FixedError, SimVendor, SimulatedError};
 use super::events::{SimEventStream, SimResponse};
 use super::http_message::SimRequest;
+use super::metered::{self, MeteredCall};
 use super::options::{AcceptedKeys, SimulatedFault, SimulatorOptions};
 use super::request::SimParsedBody;
 use super::stats::{Stats, hex};
@@ -134,6 +135,10 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.generate(request::read_chat(&request.body)?)
             }
+            ("POST", "/v1/embeddings") => {
+                self.check_key()?;
+                self.answer_metered(metered::embeddings(&request.body)?)
+            }
             ("POST", "/v1/responses") => {
                 self.check_key()?;
                 self.generate(request::read_responses(&request.body)?)
@@ -248,6 +253,27 @@ impl SimCall<'_> {
             behaviour,
             body,
             usage: Some(usage),
+        })
+    }
+
+    fn answer_metered(&self, call: MeteredCall) -> Result<SimResponsePlan, SimulatedError> {
+        let MeteredCall {
+            behaviour,
+            answer,
+            usage,
+        } = call;
+        if let Some(status) = behaviour.status {
+            let problem = SimulatedError::from_marker(self.vendor, status, &behaviour);
+            return Ok(self.error_response(&problem, behaviour));
+        }
+        if behaviour.shape == Some(MalformedShape::Error) {
+            let error = SimulatedError::from_status(self.vendor, 500);
+            let error = error.with_marker_overrides(&behaviour);
+            return Ok(self.json(200, error.body(self.vendor, &self.request_id()), behaviour));
+        }
+        Ok(SimResponsePlan {
+            usage: Some(usage),
+            ..self.json(200, answer, behaviour)
         })
     }
 

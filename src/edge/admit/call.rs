@@ -43,6 +43,16 @@ pub enum PreparedRequest {
     Replay(ReplayedResponse),
 }
 
+/// A request whose header has passed.
+pub struct AdmissionRequest<'a> {
+    pub gateway: &'a Gateway,
+    pub settings: &'a Arc<Settings>,
+    pub record: &'a RequestRecord,
+    pub authenticated: Authenticated,
+    pub operation: ApiOperation,
+    pub authorized: HeaderAdmission,
+}
+
 /// Reads the body, finds the model and reserves credit.
 ///
 /// # Errors
@@ -53,14 +63,17 @@ pub enum PreparedRequest {
     reason = "the steps of admission, in their order"
 )]
 pub async fn prepare(
-    gateway: &Gateway,
-    settings: &Arc<Settings>,
     session: &mut Session,
-    record: &RequestRecord,
-    authenticated: Authenticated,
-    operation: ApiOperation,
-    authorized: HeaderAdmission,
+    request: AdmissionRequest<'_>,
 ) -> Result<PreparedRequest, Failure> {
+    let AdmissionRequest {
+        gateway,
+        settings,
+        record,
+        authenticated,
+        operation,
+        authorized,
+    } = request;
     let principal = &authenticated.principal;
     let surface = operation.surface;
     let HeaderAdmission {
@@ -96,9 +109,11 @@ pub async fn prepare(
         conversation,
         count,
     } = parsed?;
-    let model = find_model(settings, principal, &summary.model)?.select_variant(surface, &summary);
+    let model = find_model(settings, principal, &summary.model)?;
+    let model = model.select_variant(surface, &summary);
     // Record the model before any check can refuse the request, so that the account holder sees it.
     let _ = record.model.set(Arc::clone(model));
+    operation.check_kind(model)?;
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
     if is_local && let Some(count) = count {
@@ -249,6 +264,7 @@ pub async fn prepare(
         admitted: Instant::now(),
         billed: None,
         cpu,
+        metered: None,
     })))
 }
 
@@ -256,7 +272,7 @@ pub async fn prepare(
 ///
 /// # Errors
 /// Returns 503 at the cutoff.
-async fn before_cutoff<T>(
+pub(super) async fn before_cutoff<T>(
     gateway: &Gateway,
     waiting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -271,7 +287,7 @@ async fn before_cutoff<T>(
 }
 
 /// Returns the body, when it arrived, and a CPU slot in which to parse it.
-async fn receive_body(
+pub(super) async fn receive_body(
     gateway: &Gateway,
     settings: &Settings,
     session: &mut Session,
@@ -374,7 +390,7 @@ impl OutboundRequest<'_> {
     }
 }
 
-fn deadlines(
+pub(super) fn deadlines(
     settings: &Settings,
     arrived: Instant,
     may_drain: bool,

@@ -62,6 +62,9 @@ fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
     let reach = quote.reaches.iter();
     let input = reach.map(|reach| reach.input_tokens).max().unwrap_or(0);
     let asked = quote.output_limit;
+    if asked == 0 {
+        return describe_input(quote, payable);
+    }
     // Strict mode does not lower an output limit.
     let needed = if is_exact {
         asked
@@ -86,6 +89,19 @@ fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
          which can cost {}; {affordable}, and {} credits for {needed} are the least; {advice}.",
         quote.cost(asked),
         quote.cost(needed),
+    )
+}
+
+/// Names the units that a request without output asks for, and how many of them `payable` credits
+/// pay for.
+fn describe_input(quote: &Quote, payable: Micro) -> String {
+    let reach = quote.reaches.first();
+    let asked = reach.map_or(0, |reach| reach.input_tokens);
+    let affordable = reach.map_or(0, |reach| reach.payable_input(payable));
+    format!(
+        "This request asks for up to {asked} input tokens, which can cost {}; {affordable} of them are affordable; \
+         shorten the input.",
+        quote.cost(0)
     )
 }
 

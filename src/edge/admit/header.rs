@@ -22,6 +22,7 @@ use credits::pricing::{self, Quote};
 use credits::rates::FreeUse;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::metered::ModelKind;
 use pingora::proxy::Session;
 use std::sync::Arc;
 
@@ -138,7 +139,7 @@ async fn check(
         backlog.check(&principal.account_id)?;
     }
     let is_short = declared_bytes.is_some_and(|bytes| bytes <= MAX_SHORT_BODY_BYTES);
-    let cheapest = || min_cost(settings);
+    let cheapest = || min_cost(settings, operation.model_kind());
     let (others, reserves_soon) = (arrival.others(), is_short && !operation.free);
     gateway
         .admission
@@ -146,10 +147,12 @@ async fn check(
         .await
 }
 
-/// Returns the cost of the cheapest request of any model: one token in and one token out.
-fn min_cost(settings: &Settings) -> Micro {
-    let models = settings.catalog.models().iter();
-    models
+/// Returns the cost of the cheapest request of any model of this kind: one token in and, of a chat
+/// model, one token out.
+fn min_cost(settings: &Settings, kind: ModelKind) -> Micro {
+    settings
+        .catalog
+        .models_of(kind)
         .map(|model| pricing::min_cost(&model.price))
         .min()
         .unwrap_or_default()

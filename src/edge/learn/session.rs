@@ -12,6 +12,7 @@ use credits::money::Micro;
 use credits::pricing;
 use http::header;
 use llm_protocol::failure;
+use llm_protocol::translate;
 use llm_protocol::usage::Usage;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -189,7 +190,8 @@ impl<'a> LearnSession<'a> {
         loop {
             self.budget.take(Instant::now(), cost)?;
             let sent = Bytes::from(body.to_string());
-            let response = self.client.generate(self.address, protocol, sent).await?;
+            let path = translate::vendor_path(protocol);
+            let response = self.client.generate(self.address, path, sent).await?;
             for (name, value) in &response.headers {
                 let words = name.as_str().replace('-', "");
                 if let (true, Ok(value)) = (words.contains("ratelimitlimit"), value.to_str()) {

@@ -10,6 +10,7 @@ use llm_protocol::capabilities::{
 };
 use llm_protocol::failure::Failure;
 use llm_protocol::ir::Effort;
+use llm_protocol::metered::ModelKind;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -106,16 +107,21 @@ pub fn describe(model: &CatalogModel, name: &str, surface: Protocol) -> Value {
             "object": "model",
             "created": CREATED_S,
             "owned_by": model.vendor.name,
+            "kind": model.kind.as_str(),
             "context_length": model.context_tokens,
             "context_window": model.context_tokens,
             "max_input_tokens": model.context_tokens,
             "max_output_tokens": model.max_output_tokens,
-            "capabilities": openai_capabilities(&model.accepts),
+            "capabilities": match model.kind {
+                ModelKind::Chat => openai_capabilities(&model.accepts),
+                _ => json!({}),
+            },
         }),
         Protocol::Messages => json!({
             "type": "model",
             "id": name,
             "display_name": name,
+            "kind": model.kind.as_str(),
             "created_at": "2026-01-01T00:00:00Z",
             "context_length": model.context_tokens,
             "context_window": model.context_tokens,

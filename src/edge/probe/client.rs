@@ -10,7 +10,6 @@ use config::Limits;
 use config::catalog::{CatalogVendor, VendorEndpoint};
 use http::{HeaderMap, Method, header};
 use llm_protocol::sse::{self, SseDecoder};
-use llm_protocol::{Protocol, translate};
 use pingora::connectors::http::Connector;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::client::HttpSession;
@@ -156,16 +155,16 @@ impl<'a> VendorClient<'a> {
         Ok(header)
     }
 
-    /// Sends the body of a generation request, and reads the whole answer. Error texts are meant
+    /// Sends the body of a request to a model, and reads the whole answer. Error texts are meant
     /// for the operator.
     pub async fn generate(
         &self,
         address: SocketAddr,
-        protocol: Protocol,
+        usual_path: &str,
         body: Bytes,
     ) -> std::result::Result<ProbeResponse, String> {
         let exchange = async {
-            let mut header = self.header(Method::POST, translate::vendor_path(protocol))?;
+            let mut header = self.header(Method::POST, usual_path)?;
             header.insert_header(header::CONTENT_TYPE, "application/json")?;
             header.insert_header(header::CONTENT_LENGTH, body.len())?;
             self.exchange(address, header, body, ANSWER_TIMEOUT).await

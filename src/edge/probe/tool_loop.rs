@@ -100,7 +100,8 @@ impl ToolLoop {
         }
         let step = self.steps + 1;
         for repeat in 0..=MAX_REPEATS {
-            let sending = client.generate(address, model.protocol(), sent.clone());
+            let path = translate::vendor_path(model.protocol());
+            let sending = client.generate(address, path, sent.clone());
             let response = sending.await?;
             if response.is_good() {
                 let answer = read_answer(model, &response.body, context, self.streamed);

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive;
+use llm_protocol::metered::MeteredAnswer;
 use llm_protocol::passthrough::StreamPassthrough;
 use llm_protocol::sse;
 use llm_protocol::translate::StreamTranslation;
@@ -31,6 +32,13 @@ pub(super) fn decide_mode(
     else {
         return Some(piece);
     };
+    if let Some(terms) = call.metered {
+        call.response.mode = ResponseMode::Metered {
+            answer: Box::new(MeteredAnswer::new(terms, &call.model.id)),
+            held: Vec::new(),
+        };
+        return Some(piece);
+    }
     let is_named_events = *is_named_events;
     // The opening is a part of a field's name, or blank lines. A vendor may send many blank lines
     // while it computes.

@@ -17,6 +17,7 @@ use config::catalog::CatalogModel;
 use credits::money::Micro;
 use ledger::RequestOutcome;
 use llm_protocol::failure::Failure;
+use llm_protocol::metered::MeteredTerms;
 use llm_protocol::usage::{MeteringTerms, Usage, UsageBounds};
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,6 +60,8 @@ pub struct AdmittedRequest {
     /// Outcome of the request, and its cost.
     pub billed: Option<(RequestOutcome, Micro)>,
     pub cpu: CpuWorker,
+    /// How the request is metered, at an endpoint beyond the three protocols.
+    pub metered: Option<MeteredTerms>,
 }
 
 impl AdmittedRequest {
@@ -91,6 +94,9 @@ impl AdmittedRequest {
 
     /// Returns the usage to bill if the vendor reported only a part of it, which is `reported`.
     pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
+        if let Some(terms) = &self.metered {
+            return terms.estimate();
+        }
         self.metering_terms()
             .estimator
             .usage(reported, generated_bytes)

@@ -8,6 +8,7 @@ use base::telemetry::METRICS;
 use config::catalog::CatalogModel;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
+use llm_protocol::metered::MeteredAnswer;
 use llm_protocol::request::RequestSummary;
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate::StreamTranslation;
@@ -31,6 +32,8 @@ pub struct Responding {
     pub(in crate::edge) answered_at: Option<Instant>,
     pub(in crate::edge) client_gets_stream: bool,
     pub(in crate::edge) mode: ResponseMode,
+    /// Whether the answer of a metered endpoint passes piece by piece, because it is long.
+    pub(in crate::edge) is_passing: bool,
     /// Usage of a whole response that is not passed on.
     pub(in crate::edge) unbilled_usage: Option<Usage>,
     /// Events that preceded a failure in the same piece. The gateway sends them before the failure.
@@ -57,6 +60,12 @@ pub(in crate::edge) enum ResponseMode {
     Whole {
         kept: Vec<u8>,
         context: Option<Box<ResponseContext>>,
+    },
+    /// The answer of a metered endpoint.
+    Metered {
+        answer: Box<MeteredAnswer>,
+        /// What the client may have of it, and has not got yet.
+        held: Vec<u8>,
     },
     Error {
         status: u16,
@@ -101,6 +110,7 @@ impl Responding {
             answered_at: None,
             client_gets_stream: false,
             mode,
+            is_passing: false,
             unbilled_usage: None,
             unsent,
         }
@@ -121,6 +131,7 @@ impl Responding {
                 | ResponseMode::Stream(..)
                 | ResponseMode::Fold { .. }
                 | ResponseMode::Whole { .. }
+                | ResponseMode::Metered { .. }
         ) {
             self.mode = ResponseMode::Waiting;
         }

@@ -97,7 +97,7 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::NotSupported,
         "not_supported",
-        "The path belongs to an API that the gateway does not serve, such as embeddings",
+        "The path belongs to an API that the gateway does not serve, such as files",
         "Use one of the paths that the message names, or the vendor itself",
     ),
     (

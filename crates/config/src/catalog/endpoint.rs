@@ -4,7 +4,7 @@
 //! This file must not open a connection or choose an endpoint for a request.
 
 use super::secret::Secret;
-use llm_protocol::Protocol;
+use llm_protocol::{Protocol, metered};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,14 +99,20 @@ impl VendorEndpoint {
     }
 
     fn resolve_path(&self, usual: &str) -> Option<String> {
-        let below = usual.strip_prefix("/v1").unwrap_or(usual);
+        let below = usual.strip_prefix("/v1");
+        let is_v1 = below.is_some();
+        let below = below.unwrap_or(usual);
         let Some(path) = &self.path else {
-            let version = if self.adds_v1 { "/v1" } else { "" };
+            // A path of another version has its own.
+            let version = if self.adds_v1 && is_v1 { "/v1" } else { "" };
             return Some(format!("{}{version}{below}", self.prefix));
         };
         // Other calls have the same parent path as the overridden path.
+        let metered = metered::ENDPOINTS.iter().map(|endpoint| endpoint.path);
+        let metered = metered.filter_map(|path| path.strip_prefix("/v1"));
         let base = [CHAT, MESSAGES, RESPONSES]
             .into_iter()
+            .chain(metered)
             .find_map(|suffix| path.strip_suffix(suffix));
         match base {
             Some(base) => Some(format!("{base}{below}")),

@@ -7,6 +7,7 @@ use super::{
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::ModelCapabilities;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
+use llm_protocol::metered::ModelKind;
 use llm_protocol::profile::VendorProfile;
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ impl CatalogModel {
             upstream_model: "b".into(),
             context_tokens: 100_000,
             max_output_tokens: 8_000,
+            kind: ModelKind::Chat,
             accepts: match protocol {
                 Protocol::Messages => ModelCapabilities::Messages(Default::default()),
                 Protocol::Chat => ModelCapabilities::Chat(Default::default()),

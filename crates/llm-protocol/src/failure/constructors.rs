@@ -239,10 +239,11 @@ enum BaseUrlMistake {
 }
 
 /// First segments of the API's paths below `/v1`.
-const V1_PATHS: [&str; 6] = [
+const V1_PATHS: [&str; 7] = [
     "chat/completions",
     "messages",
     "responses",
+    "embeddings",
     "models",
     "credits",
     "receipts",

@@ -6,13 +6,13 @@
 
 /// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
-    /v1/messages/count_tokens, /v1/responses and /v1/responses/input_tokens, and GET /v1/models";
+    /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens and /v1/embeddings, and \
+    GET /v1/models";
 
 /// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths
 /// only; any other entry also matches the path itself.
 const UNSERVED: &[(&str, &str)] = &[
     // Paths of OpenAI.
-    ("embeddings", "embeddings"),
     ("completions", "the older text completions"),
     ("edits", "edits"),
     ("images", "images"),
@@ -85,16 +85,17 @@ mod tests {
     #[test]
     fn a_known_path_names_its_api_and_a_served_or_unknown_one_none() {
         for (path, name) in [
-            ("/v1/embeddings", Some("embeddings")),
-            ("/embeddings", Some("embeddings")),
-            ("/v1/v1/embeddings", Some("embeddings")),
+            ("/v1/files", Some("files")),
+            ("/files", Some("files")),
+            ("/v1/v1/files", Some("files")),
+            ("/v1/embeddings", None),
             ("/v1/images/generations", Some("images")),
             ("/v1/responses/resp_1/cancel", Some("stored responses")),
             ("/v1/messages/batches/b/results", Some("batches")),
             ("/v1/responses", None),
             ("/v1/responses/", None),
             ("/v1/chat/completions", None),
-            ("/v1/embeddingsx", None),
+            ("/v1/filesx", None),
             ("/dashboard/sessions", None),
             ("/v1", None),
             ("", None),

@@ -1,0 +1,225 @@
+//! Which keys a kind of model needs, and which it may have: one row for each kind.
+//!
+//! Must not know how a kind is served: `llm_protocol::metered` does.
+
+use super::validator::ModelSection;
+use super::vendors::VendorEntry;
+use super::{raw, wrong_type};
+use crate::catalog::VendorEndpoint;
+use llm_protocol::Protocol;
+use llm_protocol::metered::ModelKind;
+
+/// Keys of a model that is not `kind: chat`. The others belong to generated text.
+struct KindKeys {
+    /// Price keys, all of them required.
+    price: &'static [&'static str],
+}
+
+/// Returns the row of a kind; `None` for `chat`, which may have every key.
+fn keys_of(kind: ModelKind) -> Option<KindKeys> {
+    match kind {
+        ModelKind::Chat => None,
+        ModelKind::Embedding => Some(KindKeys { price: &["input"] }),
+    }
+}
+
+/// Keys of a model that only `kind: chat` may have.
+const CHAT_KEYS: [&str; 6] = [
+    "max_output_tokens",
+    "capabilities",
+    "repair",
+    "cache_marks",
+    "upstream_protocol",
+    "fallback",
+];
+
+/// The price keys that every chat model needs.
+const CHAT_PRICE: [&str; 2] = ["input", "output"];
+
+impl ModelSection<'_> {
+    /// Checks the keys of a model by its kind.
+    pub(super) fn check_kind(&mut self, key: &str, model: &raw::Model) {
+        let kind = ModelKind::from(model.kind);
+        let row = keys_of(kind);
+        let price = row.as_ref().map_or(&CHAT_PRICE[..], |row| row.price);
+        for name in price {
+            let path = format!("{key}.price.{name}");
+            if !self.0.is_set(&path) {
+                let message = wrong_type::missing(&path);
+                self.0.add_fault(path, message);
+            }
+        }
+        if row.is_none() {
+            let path = format!("{key}.max_output_tokens");
+            if model.max_output_tokens.is_none() {
+                let message = wrong_type::missing(&path);
+                self.0.add_fault(path, message);
+            }
+            return;
+        }
+        let of_chat = CHAT_KEYS.iter().map(|name| format!("{key}.{name}"));
+        let of_price = raw::Price::KEYS.iter().filter(|name| !price.contains(name));
+        let of_price = of_price.map(|name| format!("{key}.price.{name}"));
+        for path in of_chat.chain(of_price) {
+            if self.0.is_set(&path) {
+                let message = format!("has no effect for `kind: {}`: remove it", kind.as_str());
+                self.0.add_fault(path, message);
+            }
+        }
+    }
+
+    /// Checks that the model's vendor can serve its kind.
+    pub(super) fn check_kind_of_vendor(
+        &mut self,
+        key: &str,
+        model: &raw::Model,
+        vendor: &VendorEntry,
+    ) {
+        let kind = ModelKind::from(model.kind);
+        let protocol = vendor.vendor.as_ref().map(|vendor| vendor.protocol);
+        if kind != ModelKind::Chat && protocol.is_some_and(|protocol| protocol != Protocol::Chat) {
+            let message = format!(
+                "`{}` needs a vendor with `protocol: chat`: {:?} has another one",
+                kind.as_str(),
+                model.vendor
+            );
+            self.0.add_fault(format!("{key}.kind"), message);
+        } else if kind != ModelKind::Chat
+            && let Some(vendor) = &vendor.vendor
+            && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths)
+        {
+            let message = format!(
+                "cannot be used: the `path` of an endpoint of {:?} does not end in /chat/completions, so the path of \
+                 its other APIs is unknown",
+                model.vendor
+            );
+            self.0.add_fault(format!("{key}.kind"), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+    use crate::raw::Price;
+
+    const SHIPPED: &str = include_str!("../../../conf/local.yaml");
+
+    /// The shipped file with this model of the chat vendor.
+    fn with_model(members: &str) -> String {
+        let model = format!(
+            "models:\n  - {{id: e, vendor: beta, upstream_model: e, context_tokens: 8192, {members}}}\n"
+        );
+        SHIPPED.replacen("models:\n", &model, 1)
+    }
+
+    #[track_caller]
+    fn faults(text: &str) -> Vec<(String, String)> {
+        let faults = parse(text, &|_| None).unwrap_err();
+        let line = |fault: &crate::ConfigFault| text.lines().nth(fault.line as usize - 1).unwrap();
+        let all = faults.iter().map(|fault| {
+            assert!(
+                line(fault).contains("id: e"),
+                "the fault names its line: {fault:?}"
+            );
+            (fault.key.clone(), fault.message.clone())
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn each_kind_has_the_keys_that_it_needs_and_no_others() {
+        let good = parse(
+            &with_model("kind: embedding, price: {input: \"13\"}"),
+            &|_| None,
+        )
+        .unwrap();
+        let model = &good.catalog.models()[0];
+        assert_eq!(
+            (model.kind.as_str(), model.max_output_tokens),
+            ("embedding", 0)
+        );
+        for (members, key, words) in [
+            ("kind: embedding, price: {}", "price.input", "is required"),
+            (
+                "kind: embedding, price: {input: \"1\", output: \"1\"}",
+                "price.output",
+                "has no effect for `kind: embedding`",
+            ),
+            (
+                "kind: embedding, price: {input: \"1\", mcp: \"1\"}",
+                "price.mcp",
+                "has no effect",
+            ),
+            (
+                "kind: embedding, price: {input: \"1\"}, max_output_tokens: 5",
+                "max_output_tokens",
+                "has no effect",
+            ),
+            (
+                "kind: embedding, price: {input: \"1\"}, fallback: [beta-5.2]",
+                "fallback",
+                "has no effect",
+            ),
+            (
+                "kind: embedding, price: {input: \"1\"}, capabilities: {stop: false}",
+                "capabilities",
+                "has no effect",
+            ),
+            (
+                "kind: embeddings, price: {input: \"1\"}",
+                "kind",
+                "embedding",
+            ),
+            (
+                "price: {input: \"1\", output: \"1\"}",
+                "max_output_tokens",
+                "is required",
+            ),
+            (
+                "max_output_tokens: 9, price: {input: \"1\"}",
+                "price.output",
+                "is required",
+            ),
+        ] {
+            let found = faults(&with_model(members));
+            assert_eq!(found.len(), 1, "{members}: {found:?}");
+            assert_eq!(found[0].0, format!("models[0].{key}"), "{members}");
+            assert!(found[0].1.contains(words), "{members}: {found:?}");
+        }
+        let of_messages = with_model("kind: embedding, price: {input: \"1\"}").replacen(
+            "vendor: beta",
+            "vendor: alpha",
+            1,
+        );
+        assert_eq!(faults(&of_messages)[0].0, "models[0].kind");
+        let chat = "    fallback: [e]\n    upstream_model: gpt-5.2\n";
+        let text = with_model("kind: embedding, price: {input: \"1\"}").replacen(
+            "    upstream_model: gpt-5.2\n",
+            chat,
+            1,
+        );
+        let fault = &parse(&text, &|_| None).unwrap_err()[0];
+        assert!(
+            fault.key.ends_with("fallback[0]") && fault.message.contains("not `kind: chat`"),
+            "{fault:?}"
+        );
+    }
+
+    #[test]
+    fn the_list_of_price_keys_is_that_of_the_schema() {
+        let schema = schemars::schema_for!(Price);
+        let mut keys: Vec<_> = schema
+            .get("properties")
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
+        let mut listed = Price::KEYS.map(str::to_owned).to_vec();
+        keys.sort();
+        listed.sort();
+        assert_eq!(keys, listed);
+    }
+}

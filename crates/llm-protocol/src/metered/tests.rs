@@ -1,0 +1,305 @@
+use super::*;
+use crate::failure::Failure;
+use crate::usage::{Excess, MeteredUsage, Usage, UsageVerdict};
+use crate::vendor_response::UpstreamError;
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const CONTEXT: u64 = 8_192;
+
+fn endpoint(path: &str) -> &'static MeteredEndpoint {
+    let mut all = ENDPOINTS.iter();
+    all.find(|endpoint| endpoint.path == path).unwrap()
+}
+
+fn read(path: &str, body: &Value) -> Result<MeteredRequest, Failure> {
+    MeteredRequest::read(endpoint(path), body.to_string().as_bytes(), 1_000)
+}
+
+fn tokens(path: &str, body: &Value) -> MeteredTerms {
+    let request = read(path, body).unwrap_or_else(|failure| panic!("{}: {body}", failure.message));
+    MeteredTerms::new(
+        endpoint(path),
+        BilledUnit::InputTokens,
+        &request.content,
+        CONTEXT,
+    )
+}
+
+fn pieces(terms: MeteredTerms, body: &[u8], size: usize) -> (MeteredAnswer, Vec<u8>) {
+    let (mut answer, mut out) = (MeteredAnswer::new(terms, "public"), Vec::new());
+    for piece in body.chunks(size) {
+        answer.push(piece, &mut out).unwrap();
+    }
+    if answer.is_complete() {
+        out.push(MeteredAnswer::LAST);
+    }
+    (answer, out)
+}
+
+fn metered(terms: MeteredTerms, body: &Value) -> MeteredUsage {
+    pieces(terms, body.to_string().as_bytes(), 1_000)
+        .0
+        .usage()
+        .unwrap()
+}
+
+#[test]
+fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
+    let bound =
+        |input: Value| tokens("/v1/embeddings", &json!({"model": "m", "input": input})).bound;
+    assert_eq!(bound(json!("größe")), 7 + 32);
+    assert_eq!(bound(json!(["ab", "c"])), 3 + 64);
+    assert_eq!(bound(json!([1, 2, 3])), 3 + 32);
+    assert_eq!(bound(json!([[1, 2], [3], []])), 3 + 64);
+    assert_eq!(bound(json!([])), 0);
+    assert_eq!(bound(json!("x".repeat(9_000))), CONTEXT);
+}
+
+#[test]
+fn a_body_that_two_readers_could_read_differently_is_refused() {
+    for (body, words) in [
+        (r#"[]"#, "must be a JSON object"),
+        (r#"{"model":"m","input":"x""#, "not valid JSON"),
+        (r#"{"input":"x"}"#, "'model'"),
+        (r#"{"model":"","input":"x"}"#, "'model'"),
+        (r#"{"model":7,"input":"x"}"#, "expected a string"),
+        (r#"{"model":"m"}"#, "'input'"),
+        (r#"{"model":"m","input":{"text":"x"}}"#, "expected a string"),
+        (r#"{"model":"m","input":[["x"]]}"#, "expected a string"),
+        (r#"{"model":"m","model":"n","input":"x"}"#, "more than once"),
+        (
+            r#"{"model":"m","INPUT":"x","input":"x"}"#,
+            "did you mean 'input'",
+        ),
+        (
+            r#"{"model":"m","input":"x","encoding_format":"bytes"}"#,
+            "float, base64",
+        ),
+    ] {
+        let failure =
+            MeteredRequest::read(endpoint("/v1/embeddings"), body.as_bytes(), 9).unwrap_err();
+        assert!(
+            failure.message.contains(words),
+            "{body}: {}",
+            failure.message
+        );
+    }
+    let inputs = |count| json!({"model": "m", "input": vec!["x"; count]});
+    assert!(read("/v1/embeddings", &inputs(1_000)).is_ok());
+    let failure = read("/v1/embeddings", &inputs(1_001)).unwrap_err();
+    assert!(
+        failure.message.contains("more than 1000"),
+        "{}",
+        failure.message
+    );
+    let ids = json!({"model": "m", "input": vec![1; 300_000]});
+    assert!(
+        read("/v1/embeddings", &ids).is_ok(),
+        "token ids are no inputs"
+    );
+}
+
+#[test]
+fn only_the_value_of_the_model_is_replaced() {
+    let body = Bytes::from_static(br#" {"input" : "\u006d", "m\u006fdel":"m", "x":[1.0e2]} "#);
+    let request = MeteredRequest::read(endpoint("/v1/embeddings"), &body, 9).unwrap();
+    assert_eq!(
+        request.with_model(&body, "up\"stream"),
+        br#" {"input" : "\u006d", "m\u006fdel":"up\"stream", "x":[1.0e2]} "#.as_slice()
+    );
+    assert_eq!(request.with_model(&body, "m"), body);
+}
+
+#[test]
+fn a_count_is_billed_up_to_the_bound_and_anything_else_is_estimated() {
+    let terms = tokens(
+        "/v1/embeddings",
+        &json!({"model": "m", "input": "0123456789"}),
+    );
+    let answer = |usage: Value| json!({"data": [1], "model": "u", "usage": usage});
+    let estimated = (3, UsageVerdict::Estimated);
+    let over = UsageVerdict::Implausible(Excess {
+        input: true,
+        ..Excess::default()
+    });
+    for (usage, expected) in [
+        (
+            json!({"prompt_tokens": 4, "total_tokens": 9}),
+            (4, UsageVerdict::Exact),
+        ),
+        (json!({"total_tokens": 9}), (9, UsageVerdict::Exact)),
+        (
+            json!({"prompt_tokens": 0, "total_tokens": 5}),
+            (5, UsageVerdict::Exact),
+        ),
+        (json!({"prompt_tokens": 1.2}), (2, UsageVerdict::Exact)),
+        (json!({"prompt_tokens": 42}), (42, UsageVerdict::Exact)),
+        (json!({"prompt_tokens": 43}), (42, over)),
+        (json!({"prompt_tokens": 0}), estimated),
+        (json!({"prompt_tokens": -4}), estimated),
+        (json!({"prompt_tokens": "4"}), estimated),
+        (json!({"prompt_tokens": 1e300}), estimated),
+        (json!({"prompt_tokens": (1_u64 << 53) + 1}), estimated),
+        (json!(null), estimated),
+        (
+            json!({"x": "y".repeat(70_000), "prompt_tokens": 4}),
+            estimated,
+        ),
+    ] {
+        let found = metered(terms, &answer(usage.clone()));
+        assert_eq!((found.usage.input, found.verdict), expected, "{usage}");
+    }
+    assert_eq!(
+        metered(terms, &json!({"data": [1]})).usage,
+        terms.estimate()
+    );
+    let cohere = json!({"data": [1], "meta": {"billed_units": {"input_tokens": 7.0}}});
+    assert_eq!(metered(terms, &cohere).usage.input, 7);
+}
+
+#[test]
+fn what_is_no_answer_is_an_error() {
+    let terms = tokens("/v1/embeddings", &json!({"model": "m", "input": "x"}));
+    let outcome = |body: &str| {
+        let mut answer = MeteredAnswer::new(terms, "public");
+        answer.push(body.as_bytes(), &mut Vec::new())?;
+        assert!(answer.is_complete(), "{body}");
+        answer.usage()
+    };
+    for body in [
+        "<html>",
+        "[1]",
+        "\"x\"",
+        "{\"data\":[}",
+        "{\"data\":{]",
+        "{]",
+        "{\"a\" 1}",
+        "data: {}",
+    ] {
+        assert_eq!(outcome(body).unwrap_err(), UpstreamError::NotJson, "{body}");
+    }
+    let deep = format!("{{\"data\":{}", "[".repeat(200));
+    assert_eq!(outcome(&deep).unwrap_err(), UpstreamError::NotJson);
+    for body in [
+        "{}",
+        r#"{"data":[ ]}"#,
+        r#"{"data":{}}"#,
+        r#"{"x":[{"data":[1]}]}"#,
+    ] {
+        assert_eq!(outcome(body).unwrap_err(), UpstreamError::Empty, "{body}");
+    }
+    let error = outcome(r#"{"data":[1],"error":{"message":"No."}}"#).unwrap_err();
+    assert!(matches!(error, UpstreamError::Vendor(error) if error.message == "No."));
+    assert!(outcome("{\"data\":[1],\"error\": null\n}").is_ok());
+}
+
+#[test]
+fn an_answer_passes_byte_for_byte_except_for_the_model_and_is_incomplete_without_its_last_byte() {
+    let terms = tokens("/v1/embeddings", &json!({"model": "m", "input": "x"}));
+    let body = r#" {"object":"list" , "mod\u0065l":"a","model" : "te\"xt}","data":[{"model":"x","e":"}]\\"},[-1.5e-3]],
+        "usage":{"prompt_tokens":1,"model":"y"},"n":1.0, "model":null} "#;
+    let expected = body.trim_end().replace(r#""te\"xt}""#, r#""public""#);
+    for size in 1..=body.len() {
+        let (answer, out) = pieces(terms, body.as_bytes(), size);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{size}");
+        assert_eq!(answer.usage().unwrap().usage.input, 1);
+    }
+    for cut in 0..body.trim_end().len() {
+        let (answer, _) = pieces(terms, &body.as_bytes()[..cut], 7);
+        assert!(!answer.is_complete(), "{cut}");
+    }
+    let marked = b"\xef\xbb\xbf{\"data\":[1]} trailing";
+    assert_eq!(pieces(terms, marked, 1).1, b"{\"data\":[1]}");
+}
+
+fn json_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z\"\\\\{}\\[\\]é]{0,6}".prop_map(Value::from),
+    ];
+    let name = prop_oneof![
+        Just("model".to_owned()),
+        Just("data".to_owned()),
+        Just("usage".to_owned()),
+        Just("prompt_tokens".to_owned()),
+        Just("error".to_owned()),
+        "[a-z\"]{0,4}",
+    ];
+    leaf.prop_recursive(4, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((name.clone(), inner), 0..5)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// For every endpoint and any request and answer: what is billed is at most the bound, which is
+    /// what is held for.
+    #[test]
+    fn a_hold_is_never_smaller_than_the_debit(
+        index in 0..ENDPOINTS.len(),
+        texts in prop::collection::vec(".{0,40}", 0..5),
+        ids in any::<bool>(),
+        context in 1_u64..10_000,
+        answer in json_value(),
+    ) {
+        let endpoint = &ENDPOINTS[index];
+        let sample: Value = serde_json::from_str(&endpoint.sample_body("m")).unwrap();
+        let mut body = sample;
+        for name in ["input", "documents"] {
+            if body.get(name).is_some() {
+                body[name] = match ids && name == "input" {
+                    true => json!([[1, 2], [3]]),
+                    false => json!(texts),
+                };
+            }
+        }
+        let request = MeteredRequest::read(endpoint, body.to_string().as_bytes(), 100).unwrap();
+        let terms = MeteredTerms::new(endpoint, BilledUnit::InputTokens, &request.content, context);
+        let held = BilledUnit::InputTokens.usage(terms.bound);
+        prop_assert!(terms.estimate().input <= held.input);
+        let (mut reader, mut out) = (MeteredAnswer::new(terms, "p"), Vec::new());
+        if reader.push(answer.to_string().as_bytes(), &mut out).is_ok()
+            && reader.is_complete()
+            && let Ok(metered) = reader.usage()
+        {
+            prop_assert!(metered.usage.input <= held.input);
+            prop_assert_eq!(Usage { input: 0, ..metered.usage }, Usage::default());
+        }
+    }
+
+    /// Any JSON object passes unchanged but for its model, however it is cut into pieces.
+    #[test]
+    fn a_document_passes_in_any_pieces(members in prop::collection::btree_map("model|data|usage|[a-z]{0,3}", json_value(), 0..6), size in 1_usize..40) {
+        let terms = MeteredTerms::unbounded(&ENDPOINTS[0], BilledUnit::InputTokens);
+        let text = Value::Object(members.into_iter().collect()).to_string();
+        let mut document: Value = serde_json::from_str(&text).unwrap();
+        let (answer, out) = pieces(terms, text.as_bytes(), size);
+        prop_assert!(answer.is_complete());
+        if document["model"].is_string() {
+            document["model"] = json!("public");
+        }
+        prop_assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), document);
+    }
+
+    /// Bytes that are no JSON neither panic nor pass beyond what was there.
+    #[test]
+    fn any_bytes_are_read_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..200), size in 1_usize..20) {
+        let terms = MeteredTerms::unbounded(&ENDPOINTS[0], BilledUnit::InputTokens);
+        let (mut answer, mut out) = (MeteredAnswer::new(terms, "p"), Vec::new());
+        for piece in body.chunks(size) {
+            if answer.push(piece, &mut out).is_err() {
+                break;
+            }
+        }
+        let _ = answer.usage();
+        let _ = MeteredRequest::read(&ENDPOINTS[0], &body, 9);
+    }
+}

@@ -1,0 +1,163 @@
+//! Turns a body for a metered endpoint into an [`AdmittedRequest`]: its model, with its largest
+//! possible cost reserved. The body passes unchanged except for the model's name, and only this
+//! model answers it.
+//!
+//! This file must not know what differs between the endpoints:
+//! `crates/llm-protocol/src/metered/table.rs` does. Next: `billing/quote_metered.rs`.
+
+use super::call::{AdmissionRequest, PreparedRequest, deadlines, receive_body};
+use super::header::{HeaderAdmission, refusal_failure};
+use super::idempotency_key::{self, IdempotencyOutcome};
+use super::pacing;
+use crate::billing::{HoldRequest, quote_metered};
+use crate::edge::gateway::Gateway;
+use crate::edge::model_lookup::find_model;
+use crate::edge::state::admitted::AdmittedRequest;
+use crate::edge::state::attempt::{AttemptHistory, VendorCall};
+use crate::edge::state::responding::Responding;
+use crate::edge::turn::MeteredTurn;
+use crate::edge::{intake, rate_limits};
+use crate::idempotency::{self, BodyHash};
+use base::clock;
+use config::catalog::CatalogModel;
+use llm_protocol::failure::Failure;
+use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
+use llm_protocol::request::{ContentSize, RequestSummary};
+use llm_protocol::usage::UsageBounds;
+use pingora::proxy::Session;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Reads the body, finds the model and reserves credit.
+///
+/// # Errors
+/// Returns an error if the body is not a valid request, names no model of the endpoint's kind, or
+/// cannot be paid.
+pub async fn prepare(
+    session: &mut Session,
+    request: AdmissionRequest<'_>,
+    endpoint: &'static MeteredEndpoint,
+) -> Result<PreparedRequest, Failure> {
+    let AdmissionRequest {
+        gateway,
+        settings,
+        record,
+        authenticated,
+        operation,
+        authorized,
+    } = request;
+    let principal = &authenticated.principal;
+    let HeaderAdmission {
+        mut share, arrival, ..
+    } = authorized;
+    let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
+    let (body, body_read, slot) =
+        receive_body(gateway, settings, session, &mut share, &cpu).await?;
+    let has_key = session.req_header().headers.contains_key("idempotency-key");
+    let values_max = settings.limits.body_values;
+    let (parsed, body_hash) = slot.run(|| read_body(endpoint, &body, values_max, has_key))?;
+    let model = find_model(settings, principal, &parsed.model)?;
+    // If the request is refused, its account holder sees the model.
+    let _ = record.model.set(Arc::clone(model));
+    operation.check_kind(model)?;
+    let claimed = idempotency_key::claim_key(
+        gateway,
+        settings,
+        session,
+        &operation,
+        principal,
+        body_hash,
+        &record.request_id,
+    );
+    let idempotency = match claimed.await? {
+        IdempotencyOutcome::Proceed(idempotency) => idempotency,
+        IdempotencyOutcome::Replay(response) => return Ok(PreparedRequest::Replay(response)),
+    };
+    pacing::wait_for_ledger(gateway, session, &principal.account_id).await?;
+    // From here on, the request's hold counts it.
+    drop(arrival);
+    let unit = model.billed_unit();
+    let terms = MeteredTerms::new(endpoint, unit, &parsed.content, model.context_tokens);
+    let quote = quote_metered::quote(model, &terms);
+    let hold_request = HoldRequest {
+        request_id: record.request_id.clone(),
+        account: Arc::clone(&principal.account_id),
+        key_id: Arc::clone(&principal.key_id),
+        key_shown: Arc::clone(&principal.key_shown),
+        model: Arc::clone(model),
+        surface: operation.surface,
+        bounds: rate_limits::bounds(settings, principal, || parsed.content.estimated_tokens()),
+        conversation: None,
+    };
+    let sent = parsed.with_model(&body, &model.upstream_model);
+    share.grow_to(sent.len() as u64)?;
+    let (hold, _) = gateway
+        .admission
+        .reserve(hold_request, &quote, true, clock::now_ms())
+        .await
+        .map_err(|refused| {
+            refusal_failure(operation.surface, &refused, settings, Some((&quote, true)))
+        })?;
+    let vendor_call = vendor_call(gateway, endpoint, model);
+    let model = Arc::clone(model);
+    let (account, summary) = (Arc::clone(&principal.account_id), RequestSummary::default());
+    // Such a request belongs to no conversation: the settlement remembers no turn.
+    let conversation = summary.conversation_key(&account, |_| None, b"");
+    let content = ContentSize::default();
+    let turn = MeteredTurn::new(&gateway.turns, &account, conversation, content, &model);
+    let sent_bytes = sent.len();
+    let shutdown = Arc::clone(&gateway.shutdown);
+    let deadlines = deadlines(settings, record.arrived, false, shutdown);
+    let exchange = intake::wrap_session(session, sent, share, deadlines);
+    exchange.set_idempotency(idempotency);
+    Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
+        authenticated,
+        settings: Arc::clone(settings),
+        model,
+        vendor_call,
+        attempts: AttemptHistory::default(),
+        attempt: None,
+        hold: Some(hold),
+        body_bytes: body.len() as u64,
+        turn,
+        usage_bounds: UsageBounds::default(),
+        sent_bytes,
+        wants_stream: false,
+        // Nothing of the request may be left out.
+        is_strict: true,
+        warnings: Vec::new(),
+        response: Responding::new(&record.request_id, &summary, None, None),
+        exchange,
+        reasoning_retry: None,
+        fallbacks: None,
+        failure: None,
+        body_read,
+        admitted: Instant::now(),
+        billed: None,
+        cpu,
+        metered: Some(terms),
+    })))
+}
+
+/// Reads a body, and hashes it if the request has an idempotency key.
+fn read_body(
+    endpoint: &MeteredEndpoint,
+    body: &[u8],
+    values_max: u64,
+    has_key: bool,
+) -> Result<(MeteredRequest, BodyHash), Failure> {
+    let hash = has_key.then(|| idempotency::hash_body(body));
+    let request = MeteredRequest::read(endpoint, body, values_max)?;
+    Ok((request, hash.unwrap_or_default()))
+}
+
+fn vendor_call(gateway: &Gateway, endpoint: &MeteredEndpoint, model: &CatalogModel) -> VendorCall {
+    VendorCall {
+        path: endpoint.path,
+        version: None,
+        previews: None,
+        asks_for_stream: false,
+        endpoints: gateway.endpoint_registry.pool_for(&model.vendor),
+        affinity_key: None,
+    }
+}

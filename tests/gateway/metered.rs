@@ -1,0 +1,246 @@
+//! Endpoints beyond the three protocols: the vendor's answer passes byte for byte except for the
+//! model's name, and costs exactly what the vendor counted, never more than was held.
+
+use crate::account::{Account, micro};
+use crate::client::{Answer, End, Request};
+use crate::prices::{line, receipt};
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::{Value, json};
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+/// µc per token.
+const PRICE: i64 = 13;
+
+/// The shipped models and an embedding model.
+fn plan() -> Plan {
+    Plan::default().edit(
+        "models:\n",
+        "models:\n  - {id: beta-embed, vendor: beta, upstream_model: text-embedding-3-large, \
+         kind: embedding, context_tokens: 8192, price: {input: \"13\"}}\n",
+    )
+}
+
+fn post(path: &str, account: &Account, body: &Value) -> Request {
+    Request::post(path, body.to_string()).bearer(&account.key)
+}
+
+fn embed(world: &World, account: &Account, input: Value, more: &[(&str, Value)]) -> Answer {
+    let mut body = json!({"model": "beta-embed", "input": input});
+    for (name, value) in more {
+        body[*name] = value.clone();
+    }
+    world.ask(&post(EMBEDDINGS, account, &body))
+}
+
+/// What the vendor itself answers to this body.
+fn directly(world: &World, path: &str, body: &str) -> Answer {
+    let request = Request::post(path, body).bearer("sim-beta-key");
+    crate::client::ask(world.vendor.port, &request)
+}
+
+#[track_caller]
+fn refused(answer: &Answer, param: &str, words: &str) {
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let error = &answer.json()["error"];
+    assert_eq!(error["param"], param, "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains(words),
+        "{error}"
+    );
+}
+
+#[test]
+fn embeddings_pass_unchanged_and_cost_what_the_vendor_counts() {
+    let world = plan().start();
+    let account = world.account();
+    let mut spent = 0;
+    for (input, more, tokens) in [
+        (json!("[[sim input=7]] Grüße"), vec![], 7),
+        (json!(["one text", "and another"]), vec![], 5),
+        (json!([1, 2, 3]), vec![], 3),
+        (
+            json!([[1, 2], [3]]),
+            vec![("encoding_format", json!("base64"))],
+            3,
+        ),
+        (
+            json!("x"),
+            vec![("dimensions", json!(3)), ("user", json!("u"))],
+            1,
+        ),
+    ] {
+        let answer = embed(&world, &account, input.clone(), &more);
+        let receipt = receipt(&world, &account, &answer);
+        let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
+        assert!(
+            sent.contains(r#""model":"text-embedding-3-large""#),
+            "{sent}"
+        );
+        let own = directly(&world, EMBEDDINGS, &sent).text();
+        let own = own.replace("text-embedding-3-large", "beta-embed");
+        let own = own.trim_end();
+        assert_eq!(answer.text(), own, "{input}");
+        assert_eq!(
+            answer.header("content-length"),
+            Some(own.len().to_string().as_str())
+        );
+        let input_line = line(&receipt, "input");
+        assert_eq!(input_line["tokens"], tokens, "{receipt}");
+        assert_eq!(micro(&receipt["credits"]), i64::from(tokens) * PRICE);
+        assert_eq!(
+            (&receipt["estimated"], receipt.get("implausible")),
+            (&json!(false), None)
+        );
+        let credits = micro(&json!(answer.header("x-gateway-credits").unwrap()));
+        assert_eq!(credits, i64::from(tokens) * PRICE);
+        spent += credits;
+    }
+    // No believable count: a token for each 3.5 bytes, and never more than was held.
+    for (usage, is_estimated) in [
+        ("none", true),
+        ("zero", true),
+        ("negative", true),
+        ("huge", true),
+        ("normal input=400", false),
+    ] {
+        let text = format!("[[sim usage={usage}]]");
+        let bytes = i64::try_from(text.len()).unwrap();
+        let answer = embed(&world, &account, json!(text), &[]);
+        let receipt = receipt(&world, &account, &answer);
+        assert_eq!(receipt["estimated"], is_estimated, "{usage}: {receipt}");
+        assert_eq!(
+            receipt.get("implausible").is_some(),
+            !is_estimated,
+            "{receipt}"
+        );
+        let expected = if is_estimated {
+            (bytes * 3 + 9) / 10
+        } else {
+            bytes + 32
+        };
+        let tokens = &line(&receipt, "input")["tokens"];
+        assert_eq!(*tokens, expected, "{usage}: {receipt}");
+        spent += micro(&receipt["credits"]);
+    }
+    assert_eq!(world.standing(&account).balance, 300_000_000 - spent);
+    // 300 000 token ids are one request, however many JSON values they are.
+    let lists: Vec<_> = (0..40).map(|_| vec![1; 7_500]).collect();
+    let answer = embed(&world, &account, json!(lists), &[]);
+    assert_eq!(
+        line(&receipt(&world, &account, &answer), "input")["tokens"],
+        300_000
+    );
+    world.close();
+}
+
+#[test]
+fn what_an_embeddings_request_may_not_ask_for_is_refused_and_a_vendors_refusal_keeps_its_words() {
+    let world = plan().start();
+    let account = world.account();
+    let calls = world.vendor.calls();
+    let chat = json!({"model": "beta-5.2", "input": "x"});
+    refused(
+        &world.ask(&post(EMBEDDINGS, &account, &chat)),
+        "model",
+        "/v1/chat/completions",
+    );
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            json!({"model": "beta-embed", "messages": [{"role": "user", "content": "x"}]}),
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "beta-embed", "input": "x"}),
+        ),
+    ] {
+        refused(
+            &world.ask(&post(path, &account, &body)),
+            "model",
+            EMBEDDINGS,
+        );
+    }
+    let refused_with = |members: Value, param: &str, words: &str| {
+        let mut body = json!({"model": "beta-embed", "input": "x"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(members.as_object().unwrap().clone());
+        refused(&world.ask(&post(EMBEDDINGS, &account, &body)), param, words);
+    };
+    refused_with(
+        json!({"encoding_format": "bytes"}),
+        "encoding_format",
+        "float, base64",
+    );
+    refused_with(json!({"messages": []}), "messages", "not supported");
+    refused_with(
+        json!({"input": [{"image": "x"}]}),
+        "input",
+        "expected a string",
+    );
+    refused_with(json!({"input": null}), "input", "Missing");
+    refused_with(json!({"Model": "x"}), "Model", "did you mean 'model'");
+    let twice = r#"{"model":"beta-embed","input":"x","input":"y"}"#;
+    let twice = Request::post(EMBEDDINGS, twice).bearer(&account.key);
+    refused(&world.ask(&twice), "input", "more than once");
+    assert_eq!(
+        world.vendor.calls(),
+        calls,
+        "the gateway refused all of them"
+    );
+    let answer = embed(&world, &account, json!("x"), &[("dimensions", json!(0))]);
+    refused(&answer, "dimensions", "expected 1 to 3072");
+    let answer = embed(&world, &account, json!("x"), &[("unknown", json!(0))]);
+    assert!(
+        answer.status == 400 && answer.text().contains("unknown field"),
+        "{}",
+        answer.text()
+    );
+    let poor = world.funded(100);
+    let answer = embed(&world, &poor, json!("x".repeat(1_000)), &[]);
+    let text = answer.text();
+    assert!(
+        answer.status == 402
+            && text.contains("up to 1032 input tokens")
+            && text.contains("7 of them are affordable"),
+        "{text}"
+    );
+    assert_eq!(world.standing(&account).balance, 300_000_000);
+    world.close();
+}
+
+#[test]
+fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly() {
+    let world = plan().start();
+    let account = world.account();
+    let texts: Vec<_> = (0..2_048).map(|index| format!("text {index}")).collect();
+    let members = [
+        ("dimensions", json!(3_072)),
+        ("encoding_format", json!("base64")),
+    ];
+    let answer = embed(&world, &account, json!(texts), &members);
+    assert!(answer.body.len() > 33_554_432, "{}", answer.body.len());
+    assert_eq!(answer.json()["data"].as_array().unwrap().len(), 2_048);
+    assert_eq!(answer.json()["model"], "beta-embed");
+    let receipt = receipt(&world, &account, &answer);
+    let vendor = answer.json()["usage"]["prompt_tokens"].clone();
+    assert_eq!(line(&receipt, "input")["tokens"], vendor);
+    let balance = world.standing(&account).balance;
+    // After half of a body that is short, and of one that has begun to pass.
+    let short = embed(&world, &account, json!("[[sim cut=1]]"), &[]);
+    assert_eq!(short.status, 502, "{}", short.text());
+    let mut long = texts;
+    long[0] = "[[sim cut=1]]".to_owned();
+    let long = embed(&world, &account, json!(long), &members);
+    assert_eq!((long.status, long.end()), (200, Some(End::Cut)));
+    for status in [200, 502] {
+        let marker = format!("[[sim shape=error status={status}]]").replace(" status=200", "");
+        let failed = embed(&world, &account, json!(marker), &[]);
+        assert_eq!(failed.status, 502, "{}", failed.text());
+    }
+    let standing = wait_for("the end of every hold", SOON, || {
+        Some(world.standing(&account)).filter(|standing| standing.held == 0)
+    });
+    assert_eq!(standing.balance, balance);
+    world.close();
+}
