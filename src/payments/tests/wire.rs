@@ -269,6 +269,8 @@ async fn an_order_whose_answer_is_lost_ends_and_its_events_are_answered() {
             event.body
         );
     }
+    let open = |it: &serde_json::Value| it["status"] == "open";
+    assert!(!sim.stripe.sessions().iter().any(open), "a second session");
     // A payment there counts, though nobody had the address.
     let session = orders()[0].checkout.clone().unwrap();
     sim.stripe
@@ -485,4 +487,43 @@ async fn each_entry_of_a_payment_is_found_by_its_reference() {
         let found = receipts.find_entry(&reference).unwrap();
         assert_eq!(found.unwrap().kind, kind, "{reference}");
     }
+}
+
+#[tokio::test]
+async fn a_refund_whose_answer_is_lost_is_made_once() {
+    let sim = sim().await;
+    let order = sim.world.order(1_000).await;
+    let payment = sim.pay(&order);
+    sim.deliver();
+    let settings = sim.world.payments.settings().unwrap();
+    let provider = sim.world.payments.provider(&settings);
+    let refund = async |amount, key| provider.refund(&payment, amount, key).await;
+    for acts in [false, true] {
+        let is_cut = true;
+        sim.fault(SimStripeFault {
+            acts,
+            is_cut,
+            ..SimStripeFault::default()
+        });
+        let lost = refund(400, "refund-1").await;
+        assert!(
+            matches!(lost, Err(ProviderError::Unavailable(_))),
+            "{lost:?}"
+        );
+    }
+    assert_eq!(refund(400, "refund-1").await, Ok(()));
+    assert_eq!(sim.stripe.money()[0].refunded, 400);
+    // The key belongs to that amount, and no more can be refunded than is left.
+    for (amount, key) in [(300, "refund-1"), (601, "refund-2")] {
+        let refused = refund(amount, key).await;
+        assert!(
+            matches!(refused, Err(ProviderError::Refused { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(sim.deliver(), Vec::<String>::new());
+    assert_eq!(
+        (sim.world.balance(), sim.world.findings()),
+        ("600".into(), Vec::new())
+    );
 }
