@@ -420,7 +420,7 @@ impl StripeEvent {
             Ok(EventSubject::Checkout(session.into_checkout(state)))
         };
         let subject = match self.kind.as_str() {
-            // The session tells whether the payment is complete or the bank must still confirm it.
+            // The session shows whether the payment is complete or the bank must still confirm it.
             "checkout.session.completed" => session(object, None)?,
             "checkout.session.async_payment_succeeded" => {
                 session(object, Some(CheckoutState::Paid))?

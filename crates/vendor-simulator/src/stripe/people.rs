@@ -136,12 +136,12 @@ impl SimStripe {
         self.lock().get(id).cloned()
     }
 
-    /// All Checkout sessions, oldest first.
+    /// Returns all Checkout sessions, oldest first.
     pub fn sessions(&self) -> Vec<Value> {
         self.lock().all("checkout.session").cloned().collect()
     }
 
-    /// What became of each charge, oldest first.
+    /// Returns the fate of each charge, oldest first.
     pub fn money(&self) -> Vec<SimMoney> {
         self.lock().money()
     }
