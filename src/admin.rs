@@ -21,6 +21,7 @@ mod state;
 mod tests;
 
 use crate::billing::Billing;
+use crate::refused_requests::RefusedRequests;
 use ::accounts::Accounts;
 use arc_swap::ArcSwap;
 use axum::Router;
@@ -43,8 +44,13 @@ const MAX_BODY_BYTES: usize = 65_536;
 const MAX_REQUEST_SECONDS: u64 = 20;
 
 /// Builds the router for all routes below `/admin/v1`.
-pub fn router(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Router {
-    let app = Arc::new(AdminState::new(accounts, billing, settings));
+pub fn router(
+    accounts: Accounts,
+    billing: Billing,
+    settings: Arc<ArcSwap<Settings>>,
+    refused: RefusedRequests,
+) -> Router {
+    let app = Arc::new(AdminState::new(accounts, billing, settings, refused));
     let routes = Router::new()
         .route("/accounts", get(accounts::list).post(create::account))
         .route("/accounts/{account}", get(accounts::show))

@@ -33,6 +33,7 @@ pub mod client_guides;
 pub mod document;
 pub mod edge;
 pub mod idempotency;
+pub mod known_request;
 pub mod local_link;
 pub mod notify;
 pub mod payments;

@@ -1,5 +1,5 @@
-//! Stores requests that the gateway refused after it had recognised their key. Account holders see
-//! them for 30 days.
+//! Requests that the gateway refused after it had recognised their key, and what is known of others
+//! beside their receipts: what an account holder sees of them for 30 days.
 //!
 //! A request only adds its refusal to memory, and a separate thread writes the refusals once a
 //! second, so that no request waits for a disk. A crash loses at most the last second. Refused
@@ -10,6 +10,7 @@
 
 mod batch;
 mod db;
+mod note;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use batch::RefusedBatch;
 use db::RefusedRequestsDb;
 pub use db::{RefusedCount, RefusedCursor, RefusedFilter};
 use ledger::StoreError;
+pub use note::{MAX_NOTES, MAX_WORDS_CHARS, NoteKind, RequestNote, VendorFault};
 pub use request::{KEPT_DAYS, MAX_LISTED, RefusedRequest};
 use request::{WaitingRefusals, lock};
 use std::io;
@@ -213,6 +215,35 @@ impl RefusedRequests {
         };
         match (found, self.db()) {
             (None, Some(db)) => Ok(db.find(request_id)?.filter(|refused| is_wanted(&refused))),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Records a note of a request, in memory. Never waits for a disk.
+    pub fn note(&self, note: RequestNote) {
+        self.waiting().note(note);
+    }
+
+    /// Returns the note of a request by its id or an id that its vendor gave it, also if it is not
+    /// written yet; of any account if `account` is `None`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn find_note(
+        &self,
+        account: Option<&str>,
+        id: &str,
+    ) -> Result<Option<RequestNote>, StoreError> {
+        let is_wanted =
+            |note: &&RequestNote| account.is_none_or(|account| *note.account == *account);
+        let found = {
+            let waiting = self.waiting();
+            let notes = waiting.accounts.values().flat_map(|it| &it.notes);
+            let mut notes = notes.filter(is_wanted);
+            notes.find(|note| note.has_id(id)).cloned()
+        };
+        match (found, self.db()) {
+            (None, Some(db)) => db.find_note(account, id),
             (found, _) => Ok(found),
         }
     }

@@ -11,6 +11,7 @@ use super::keys::refuse_administrator;
 use super::state::AdminState;
 use crate::billing::json;
 use crate::document;
+use crate::known_request::{KnownRequest, find_request};
 use accounts::{Account, Actor, CloseAccountOutcome, Role};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -122,7 +123,7 @@ fn close_result(outcome: CloseAccountOutcome, account: &Account) -> Result<(), A
     }
 }
 
-/// Returns the receipt of a request of any account.
+/// The receipt of any account's request, or what else is known of it, by any id that a client got.
 pub async fn receipt(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
@@ -130,18 +131,38 @@ pub async fn receipt(
 ) -> JsonResult {
     let Path(request_id) = request_id?;
     app.run_write(move |app| {
-        let none =
-            || AdminError::NotFound(format!("no request with the id {request_id} has ended"));
-        let charge = app.billing.pages().request_charge(&request_id)?;
-        let charge = charge.ok_or_else(none)?;
-        let what = json!({"receipt": request_id});
+        let none = || {
+            AdminError::NotFound(format!(
+                "no request with the id {request_id} has ended; of one without a valid key, only \
+                 the access log knows"
+            ))
+        };
+        let charged = |id: &str| app.billing.pages().request_charge(id);
+        let found = find_request(Some(&app.refused), None, &request_id, |id, of| {
+            let account = match of {
+                Some(account) => Some(account.to_owned()),
+                None => charged(id)?.map(|charge| charge.account),
+            };
+            match account {
+                Some(account) => app.billing.receipts().receipt(&account, id),
+                None => Ok(None),
+            }
+        })?;
+        let found = found.ok_or_else(none)?;
+        let mut value = found.to_json(true);
+        let account = match &found {
+            KnownRequest::Billed(receipt, _) => {
+                let charge = charged(&receipt.request_id)?.ok_or_else(none)?;
+                value["refunded"] = json!(charge.refunded);
+                charge.account
+            }
+            KnownRequest::Refused(refused) => refused.account.to_string(),
+            KnownRequest::Free(note) => note.account.to_string(),
+        };
+        let what = json!({"receipt": value["request_id"]});
         let acting = app.accounts.with_actor(&by, now_ms());
-        acting.record_daily("account.read", &charge.account, &what)?;
-        let receipts = app.billing.receipts();
-        let receipt = receipts.receipt(&charge.account, &request_id)?;
-        let mut value = json::receipt(&receipt.ok_or_else(none)?);
-        value["account_id"] = json!(charge.account);
-        value["refunded"] = json!(charge.refunded);
+        acting.record_daily("account.read", &account, &what)?;
+        value["account_id"] = json!(account);
         Ok(Json(value))
     })
     .await

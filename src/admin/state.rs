@@ -4,6 +4,7 @@
 
 use super::error::AdminError;
 use crate::billing::Billing;
+use crate::refused_requests::RefusedRequests;
 use accounts::{Account, Accounts};
 use arc_swap::ArcSwap;
 use config::Settings;
@@ -19,6 +20,7 @@ pub(super) struct AdminState {
     pub(super) accounts: Accounts,
     pub(super) billing: Billing,
     pub(super) settings: Arc<ArcSwap<Settings>>,
+    pub(super) refused: RefusedRequests,
     writes: Arc<Semaphore>,
 }
 
@@ -27,11 +29,13 @@ impl AdminState {
         accounts: Accounts,
         billing: Billing,
         settings: Arc<ArcSwap<Settings>>,
+        refused: RefusedRequests,
     ) -> Self {
         Self {
             accounts,
             billing,
             settings,
+            refused,
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
         }
     }

@@ -4,6 +4,7 @@ mod holders;
 mod openapi;
 
 use super::*;
+use crate::refused_requests::{NoteKind, RefusedRequest, RequestNote, VendorFault};
 use ::accounts::{NewAccount, Role, open_account};
 use base::clock::now_ms;
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ struct World {
     accounts: Accounts,
     billing: Billing,
     settings: Arc<ArcSwap<Settings>>,
+    refused: RefusedRequests,
     admin: String,
     key: String,
     key_id: String,
@@ -45,7 +47,13 @@ async fn world() -> World {
     let text = include_str!("../../conf/local.yaml");
     let settings = config::parse(text, &|_| None).unwrap();
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let service = router(accounts.clone(), billing.clone(), Arc::clone(&settings));
+    let refused = RefusedRequests::open(folder.path()).unwrap();
+    let service = router(
+        accounts.clone(),
+        billing.clone(),
+        Arc::clone(&settings),
+        refused.clone(),
+    );
     tokio::spawn(async { axum::serve(listener, service).await });
     let key = |email, role| {
         let new = NewAccount {
@@ -71,6 +79,7 @@ async fn world() -> World {
         accounts,
         billing,
         settings,
+        refused,
         admin,
         key,
         key_id,
@@ -97,6 +106,47 @@ impl World {
         };
         let entered = ledger.enter_endings(&[(&ending, Default::default())], "");
         assert_eq!(entered.unwrap(), 1);
+    }
+
+    /// Records a refusal of `a@example.com`.
+    fn refuse(&self, request_id: &str) {
+        self.refused.record(RefusedRequest {
+            request_id: request_id.to_owned(),
+            account: self.account_id().into(),
+            at_ms: now_ms(),
+            status: 402,
+            code: "insufficient_credits".into(),
+            message: "no credits".into(),
+            surface: "chat",
+            model: "beta-5.2".into(),
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-Ab12…wxyz".into(),
+        });
+    }
+
+    /// Notes a free request of `a@example.com`, which its vendor failed.
+    fn note(&self, request_id: &str) {
+        self.refused.note(RequestNote {
+            request_id: request_id.to_owned(),
+            account: self.account_id().into(),
+            at_ms: now_ms(),
+            kind: NoteKind::Failed,
+            status: 502,
+            asked_for: "a count of tokens".into(),
+            header_id: Some("vendor-1".into()),
+            answer_id: Some("chatcmpl-1".into()),
+            fault: Some(VendorFault {
+                vendor: "beta".into(),
+                status: Some(503),
+                cause: "overloaded".into(),
+                words: "busy".into(),
+                is_private: true,
+            }),
+        });
+    }
+
+    fn account_id(&self) -> String {
+        self.accounts.find("a@example.com").unwrap().unwrap().id
     }
 
     async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TestResponse {

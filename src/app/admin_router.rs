@@ -4,6 +4,7 @@
 
 use crate::admin;
 use crate::billing::Billing;
+use crate::refused_requests::RefusedRequests;
 use accounts::Accounts;
 use arc_swap::ArcSwap;
 use config::Settings;
@@ -14,6 +15,7 @@ pub(super) fn admin_router(
     settings: &Arc<ArcSwap<Settings>>,
     accounts: &Accounts,
     billing: &Billing,
+    refused: &RefusedRequests,
 ) -> axum::Router {
     let current = settings.load();
     if !current.admin.ip().is_loopback() {
@@ -22,5 +24,10 @@ pub(super) fn admin_router(
             current.admin
         );
     }
-    admin::router(accounts.clone(), billing.clone(), Arc::clone(settings))
+    admin::router(
+        accounts.clone(),
+        billing.clone(),
+        Arc::clone(settings),
+        refused.clone(),
+    )
 }

@@ -30,10 +30,10 @@ pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 ///
 /// # Errors
 /// Returns an error if the ledger cannot be read.
-pub async fn wait_for_receipt(
-    find_receipt: impl Fn() -> Result<Option<Receipt>, StoreError>,
+pub async fn wait_for_receipt<T>(
+    find_receipt: impl Fn() -> Result<Option<T>, StoreError>,
     request_id: &str,
-) -> Result<Option<Receipt>, StoreError> {
+) -> Result<Option<T>, StoreError> {
     let until = tokio::time::Instant::now() + RECEIPT_TIMEOUT;
     loop {
         let receipt = find_receipt()?;

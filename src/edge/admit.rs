@@ -192,6 +192,9 @@ async fn answer_malformed(
     Ok(())
 }
 
+/// Label of a response that is sent again under the id of its request.
+pub(super) const REPLAYED: &str = "replayed";
+
 enum AdmissionOutcome {
     Answered(&'static str),
     Call(Box<AdmittedRequest>),
@@ -219,15 +222,13 @@ async fn admit_api_request(
         Route::Vendor { .. } | Route::Metered(_) => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
-            return Err(Failure::unknown_path(
-                method.as_str(),
-                path,
-                &settings.base_url,
-            ));
+            let failure = Failure::unknown_path(method.as_str(), path, &settings.base_url);
+            return Err(refuse_path(gateway, session, &mut ctx.record, failure).await);
         }
     };
     if !allowed.contains(&method.as_str()) {
-        return Err(refused_method(&ctx.record, session.req_header(), allowed));
+        let failure = refused_method(&ctx.record, session.req_header(), allowed);
+        return Err(refuse_path(gateway, session, &mut ctx.record, failure).await);
     }
     if route == Route::Health {
         return Box::pin(local_api::send_health(session, ctx))
@@ -237,6 +238,7 @@ async fn admit_api_request(
     }
     enter(gateway, settings, ctx)?;
     ctx.record.asks_model = matches!(route, Route::Vendor { .. } | Route::Metered(_));
+    ctx.record.asked_for = route.asked_for();
     let principal = authenticate_request(gateway, session, &mut ctx.record).await?;
     let authenticated = Authenticated {
         principal,
@@ -280,6 +282,21 @@ async fn admit_api_request(
         }
         _ => Err(Failure::from_kind(Kind::Internal)),
     }
+}
+
+/// Refuses a request for its path or method, whoever sent it. If it has a valid key, its account
+/// finds the refusal among the others.
+async fn refuse_path(
+    gateway: &Gateway,
+    session: &Session,
+    record: &mut RequestRecord,
+    failure: Failure,
+) -> Failure {
+    record.asks_model = true;
+    if let Ok(principal) = authenticate_request(gateway, session, record).await {
+        record.refused_key = Some(Box::new(principal.identity()));
+    }
+    failure
 }
 
 /// Counts the request as running, unless the gateway drains or has no room for it.
@@ -337,7 +354,7 @@ async fn admit_vendor_request(
             Box::pin(local_api::send_replay(session, ctx, response))
                 .await
                 .map_err(unanswerable)?;
-            Ok(AdmissionOutcome::Answered("replayed"))
+            Ok(AdmissionOutcome::Answered(REPLAYED))
         }
     }
 }

@@ -5,16 +5,18 @@
 
 mod spans;
 
+use super::admit::REPLAYED;
 use super::intake;
 use super::recorders::Recorders;
 use super::settlement::settle_or_release;
 use super::state::admitted::AdmittedRequest;
 use super::state::{RequestContext, Stage};
 use super::upstream;
-use crate::refused_requests::RefusedRequest;
+use crate::refused_requests::{NoteKind, RefusedRequest, RequestNote, VendorFault};
 use base::clock;
 use base::telemetry::METRICS;
 use base::telemetry::access::{AccessRecord, CallRecord};
+use ledger::RequestOutcome;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +48,7 @@ pub fn record_request(recorders: &Recorders, ctx: &mut RequestContext) {
     let took = ctx.record.arrived.elapsed();
     count_request(ctx, took);
     record_refusal(recorders, ctx);
+    record_note(recorders, ctx);
     if ctx.record.trace.is_some() {
         let status = status(ctx);
         recorders
@@ -88,6 +91,70 @@ fn record_refusal(recorders: &Recorders, ctx: &mut RequestContext) {
         key_id: key.key_id,
         key_shown: key.key_shown,
     });
+}
+
+/// Notes what nothing else keeps of a request with a valid key: a free one has no receipt, and a
+/// receipt has neither the vendor's ids nor its words.
+fn record_note(recorders: &Recorders, ctx: &mut RequestContext) {
+    let (status, asked_for) = (status(ctx), ctx.record.asked_for);
+    let (mut header_id, mut answer_id, mut fault) = (None, None, None);
+    match &mut ctx.stage {
+        Stage::Admitted(call) => {
+            fault = take_fault(call);
+            header_id = call.response.header_id.take();
+            answer_id = call.response.answer_id.take();
+        }
+        // The id is that of the request whose answer was sent again.
+        Stage::Answered { handler, .. } if *handler == REPLAYED => return,
+        // A request for a model that was refused.
+        Stage::Answered { .. } if ctx.record.asks_model && status >= 400 => return,
+        Stage::Answered { .. } | Stage::Sidecar(_) => {}
+        Stage::Received | Stage::Authenticated(_) => return,
+    }
+    let has_ids = header_id.is_some() || answer_id.is_some();
+    let kind = match (&fault, asked_for) {
+        (Some(_), _) => NoteKind::Failed,
+        (None, "") if has_ids => NoteKind::Answered,
+        (None, "") => return,
+        (None, _) => NoteKind::Free,
+    };
+    let Some(known) = ctx.stage.authenticated() else {
+        return;
+    };
+    recorders.refused.note(RequestNote {
+        request_id: ctx.record.request_id.clone(),
+        account: Arc::clone(&known.principal.account_id),
+        at_ms: clock::now_ms(),
+        kind,
+        status,
+        asked_for: asked_for.to_owned(),
+        header_id,
+        answer_id,
+        fault,
+    });
+}
+
+/// How the vendor failed the request; `None` if it did not.
+fn take_fault(call: &mut AdmittedRequest) -> Option<VendorFault> {
+    let fault = call.vendor_fault.take().map(|fault| *fault);
+    let has_failed = match call.billed {
+        Some((outcome, _)) => matches!(
+            outcome,
+            RequestOutcome::VendorError | RequestOutcome::VendorCut
+        ),
+        // A free one.
+        None => call.failure.is_some(),
+    };
+    let of_failure = || {
+        Some(VendorFault {
+            vendor: call.model.vendor.name.clone(),
+            status: None,
+            cause: call.failure.as_ref()?.message.clone(),
+            words: String::new(),
+            is_private: false,
+        })
+    };
+    has_failed.then(|| fault.or_else(of_failure)).flatten()
 }
 
 /// Status to record if the client had disconnected before it got one.

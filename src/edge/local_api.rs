@@ -14,6 +14,7 @@ use crate::billing::admission::LedgerLookup;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::idempotency::ReplayedResponse;
+use crate::known_request::find_request;
 use accounts::Principal;
 use base::clock;
 use bytes::Bytes;
@@ -138,10 +139,17 @@ pub async fn send_answer(
         }
         LocalEndpoint::Receipt(request_id) => {
             let ledger = ledger(gateway)?;
-            let lookup = || ledger.receipt(&principal.account_id, &request_id);
-            let receipt = json::wait_for_receipt(lookup, &request_id).await;
+            let account = &*principal.account_id;
+            let lookup = || {
+                let refused = Some(&gateway.recorders.refused);
+                find_request(refused, Some(account), &request_id, |id, _| {
+                    ledger.receipt(account, id)
+                })
+            };
+            let found = json::wait_for_receipt(lookup, &request_id).await;
             let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
-            json::receipt(&receipt.map_err(store_failure)?.ok_or_else(none)?)
+            let found = found.map_err(store_failure)?.ok_or_else(none)?;
+            found.to_json(false)
         }
     };
     ctx.record.status = 200;

@@ -7,6 +7,7 @@
 //! `response/whole.rs`, `response/metered.rs`, `response/error.rs` (the kinds of responses),
 //! `response/debit.rs` (the debit), `state/responding.rs` (their state).
 
+mod answer_id;
 mod debit;
 mod error;
 mod fault;
@@ -24,6 +25,7 @@ use super::settlement;
 use super::state::admitted::AdmittedRequest;
 use super::state::record::RequestRecord;
 use super::state::responding::ResponseMode;
+use answer_id::find_answer_id;
 use bytes::Bytes;
 use error::{collect_error, process_error};
 use llm_protocol::Protocol;
@@ -87,6 +89,9 @@ pub fn filter_body(
     }
     match outcome {
         Ok(bytes) => {
+            if let (Some(bytes), None) = (&bytes, &call.response.answer_id) {
+                call.response.answer_id = find_answer_id(bytes).map(ToOwned::to_owned);
+            }
             *body = bytes;
             record.status = status.unwrap_or(record.status);
             Ok(())

@@ -22,6 +22,21 @@ pub enum Route {
     Unknown,
 }
 
+impl Route {
+    /// What a free request asks for, in words; empty for others.
+    pub fn asked_for(&self) -> &'static str {
+        match self {
+            Self::Local(LocalEndpoint::Models) => "the list of models",
+            Self::Local(LocalEndpoint::Model(_)) => "a model of the list",
+            Self::Local(LocalEndpoint::Credits) => "the balance",
+            Self::Local(LocalEndpoint::Usage) => "the usage",
+            Self::Local(LocalEndpoint::Receipt(_)) => "a receipt",
+            Self::Vendor { free: true, .. } => "a count of tokens",
+            Self::Vendor { .. } | Self::Health | Self::Sidecar | Self::Unknown => "",
+        }
+    }
+}
+
 pub fn route(path: &str) -> Route {
     if matches!(path, "/healthz" | "/health" | "/api/hello") {
         return Route::Health;

@@ -2,6 +2,7 @@
 //!
 //! This file must not send a batch.
 
+use super::note::RequestNote;
 use super::request::{RefusedRequest, WaitingRefusals, known_surface};
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,9 @@ pub struct RefusedBatch {
     pub id: String,
     listed: Vec<ListedRefusal>,
     counts: Vec<CountedRefusals>,
+    /// Edges of earlier versions send none.
+    #[serde(default)]
+    notes: Vec<RequestNote>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,7 +42,7 @@ struct CountedRefusals {
 
 impl RefusedBatch {
     pub fn new(waiting: WaitingRefusals) -> Self {
-        let (mut listed, mut counts) = (Vec::new(), Vec::new());
+        let (mut listed, mut counts, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for (account, waiting) in waiting.accounts {
             for ((day, status, code), requests) in waiting.counts {
                 counts.push(CountedRefusals {
@@ -49,6 +53,7 @@ impl RefusedBatch {
                     requests,
                 });
             }
+            notes.extend(waiting.notes);
             listed.extend(waiting.listed.into_iter().map(|refused| ListedRefusal {
                 account: refused.account.to_string(),
                 key_id: refused.key_id.to_string(),
@@ -66,6 +71,7 @@ impl RefusedBatch {
             id: uuid::Uuid::now_v7().simple().to_string(),
             listed,
             counts,
+            notes,
         }
     }
 
@@ -74,6 +80,9 @@ impl RefusedBatch {
         for counted in self.counts {
             let reason = (counted.day, counted.status, counted.code);
             waiting.count(&counted.account.into(), reason, counted.requests);
+        }
+        for note in self.notes {
+            waiting.note(note);
         }
         for refused in self.listed {
             waiting.list(RefusedRequest {

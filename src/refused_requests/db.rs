@@ -1,8 +1,9 @@
-//! Implements the database `refused.db`, with rows of refused requests, and their number by day,
-//! status and code.
+//! Implements the database `refused.db`, with rows of refused requests, their number by day, status
+//! and code, and notes of other requests.
 //!
 //! This file must not depend on the reasons of refusals.
 
+use super::note::{MAX_NOTES, NoteKind, RequestNote, VendorFault};
 use super::request::{
     KEPT_DAYS, MAX_LISTED, RefusedRequest, WaitingOfAccount, known_surface, lock,
 };
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("001.sql"), include_str!("002.sql")];
 /// Maximum number of connections for reading.
 const MAX_READERS: usize = 2;
 const DAY_MS: i64 = 86_400_000;
@@ -129,8 +130,31 @@ impl RefusedRequestsDb {
                            ORDER BY at_ms DESC, seq DESC LIMIT 1 OFFSET ?2)",
                     )?
                     .execute(params![account, MAX_LISTED])?;
+                insert_notes(transaction, account, waiting)?;
             }
             Ok(())
+        })
+    }
+
+    /// Returns the note of a request, by its id or an id of its vendor.
+    /// A vendor can give requests of several accounts one id.
+    pub fn find_note(
+        &self,
+        account: Option<&str>,
+        id: &str,
+    ) -> Result<Option<RequestNote>, StoreError> {
+        self.read("find the note of a request", |connection| {
+            let columns = ["request_id", "header_id", "answer_id"];
+            let queries = columns.map(|column| {
+                format!(
+                    "SELECT {NOTE_COLUMNS} FROM request_note
+                     WHERE {column} = ?1 AND account = ifnull(?2, account)"
+                )
+            });
+            connection
+                .prepare_cached(&format!("{} LIMIT 1", queries.join(" UNION ALL ")))?
+                .query_row(params![id, account], read_note)
+                .optional()
         })
     }
 
@@ -140,14 +164,18 @@ impl RefusedRequestsDb {
         self.write("delete old refused requests", |transaction| {
             transaction.execute("DELETE FROM refused WHERE at_ms < ?1", [day * DAY_MS])?;
             transaction.execute("DELETE FROM refused_count WHERE day < ?1", [day])?;
+            transaction.execute("DELETE FROM request_note WHERE at_ms < ?1", [day * DAY_MS])?;
             Ok(())
         })
     }
 
+    /// Returns the accounts that have refusals or notes.
     pub fn accounts(&self) -> Result<Vec<String>, StoreError> {
         self.read("list the accounts of refused requests", |connection| {
             connection
-                .prepare_cached("SELECT DISTINCT account FROM refused_count")?
+                .prepare_cached(
+                    "SELECT account FROM refused_count UNION SELECT account FROM request_note",
+                )?
                 .query_map([], |row| row.get(0))?
                 .collect()
         })
@@ -157,6 +185,7 @@ impl RefusedRequestsDb {
         self.write("forget an account's refused requests", |transaction| {
             transaction.execute("DELETE FROM refused WHERE account = ?1", [account])?;
             transaction.execute("DELETE FROM refused_count WHERE account = ?1", [account])?;
+            transaction.execute("DELETE FROM request_note WHERE account = ?1", [account])?;
             Ok(())
         })
     }
@@ -230,6 +259,79 @@ impl RefusedRequestsDb {
                 .collect()
         })
     }
+}
+
+/// What [`read_note`] reads.
+const NOTE_COLUMNS: &str = "request_id, account, at_ms, kind, status, asked_for, header_id, \
+                            answer_id, vendor, vendor_status, cause, words, is_private";
+
+/// Enters the notes of an account, and deletes the oldest if there are too many then.
+fn insert_notes(
+    transaction: &Transaction<'_>,
+    account: &str,
+    waiting: &WaitingOfAccount,
+) -> rusqlite::Result<()> {
+    for note in &waiting.notes {
+        let fault = note.fault.as_ref();
+        transaction
+            .prepare_cached(&format!(
+                "INSERT INTO request_note({NOTE_COLUMNS})
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING"
+            ))?
+            .execute(params![
+                note.request_id,
+                note.account,
+                note.at_ms,
+                note.kind.as_str(),
+                note.status,
+                note.asked_for,
+                note.header_id,
+                note.answer_id,
+                fault.map(|fault| &fault.vendor),
+                fault.and_then(|fault| fault.status),
+                fault.map(|fault| &fault.cause),
+                fault.map(|fault| &fault.words),
+                fault.is_some_and(|fault| fault.is_private),
+            ])?;
+    }
+    for kind in [NoteKind::Failed, NoteKind::Answered, NoteKind::Free] {
+        if waiting.notes.iter().any(|note| note.kind == kind) {
+            transaction
+                .prepare_cached(
+                    "DELETE FROM request_note WHERE account = ?1 AND kind = ?2 AND (at_ms, seq) <= (
+                       SELECT at_ms, seq FROM request_note WHERE account = ?1 AND kind = ?2
+                       ORDER BY at_ms DESC, seq DESC LIMIT 1 OFFSET ?3)",
+                )?
+                .execute(params![account, kind.as_str(), MAX_NOTES])?;
+        }
+    }
+    Ok(())
+}
+
+fn read_note(row: &Row<'_>) -> rusqlite::Result<RequestNote> {
+    let kind: String = row.get("kind")?;
+    let vendor: Option<String> = row.get("vendor")?;
+    let fault = match vendor {
+        Some(vendor) => Some(VendorFault {
+            vendor,
+            status: row.get("vendor_status")?,
+            cause: row.get("cause")?,
+            words: row.get("words")?,
+            is_private: row.get("is_private")?,
+        }),
+        None => None,
+    };
+    Ok(RequestNote {
+        request_id: row.get("request_id")?,
+        account: row.get("account")?,
+        at_ms: row.get("at_ms")?,
+        kind: NoteKind::from_name(&kind),
+        status: row.get("status")?,
+        asked_for: row.get("asked_for")?,
+        header_id: row.get("header_id")?,
+        answer_id: row.get("answer_id")?,
+        fault,
+    })
 }
 
 const COLUMNS: &str =

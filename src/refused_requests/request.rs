@@ -1,7 +1,8 @@
-//! Defines a refused request, the refusals that wait for a write, and the limits on their number.
+//! Defines a refused request, what waits for a write, and the limits on its number.
 //!
-//! This file must not write refusals.
+//! This file must not know where it is written.
 
+use super::note::RequestNote;
 use llm_protocol::Protocol;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,11 +53,14 @@ pub struct WaitingRefusals {
     pub accounts: HashMap<Arc<str>, WaitingOfAccount>,
     /// Number of refusals with details, over all accounts.
     pub listed: usize,
+    /// Number of notes, of all accounts.
+    pub noted: usize,
 }
 
 #[derive(Default)]
 pub struct WaitingOfAccount {
     pub listed: VecDeque<RefusedRequest>,
+    pub notes: VecDeque<RequestNote>,
     /// Number of refusals by day, status and code.
     pub counts: HashMap<(i64, u16, String), u64>,
 }
@@ -83,16 +87,29 @@ impl WaitingRefusals {
         let Some(account) = self.account(&refused.account) else {
             return;
         };
-        let mut change = 0;
-        if account.listed.len() >= MAX_WAITING_OF_ACCOUNT {
-            account.listed.pop_front();
-            account.listed.push_back(refused);
-        } else if !is_full {
-            account.listed.push_back(refused);
-            change = 1;
-        }
-        self.listed += change;
+        self.listed += usize::from(push_bounded(&mut account.listed, refused, is_full));
     }
+
+    /// Adds a note, in the place of the account's oldest one if there are too many.
+    pub fn note(&mut self, note: RequestNote) {
+        let is_full = self.noted >= MAX_WAITING;
+        let Some(account) = self.account(&note.account) else {
+            return;
+        };
+        self.noted += usize::from(push_bounded(&mut account.notes, note, is_full));
+    }
+}
+
+/// Returns whether the queue is longer now. `is_full`: there is no room for one more of any account.
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, is_full: bool) -> bool {
+    let is_replaced = queue.len() >= MAX_WAITING_OF_ACCOUNT;
+    if is_replaced {
+        queue.pop_front();
+    } else if is_full {
+        return false;
+    }
+    queue.push_back(item);
+    !is_replaced
 }
 
 /// Returns the surface with this name, or an empty text for a name that this version does not know.

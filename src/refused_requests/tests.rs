@@ -29,6 +29,18 @@ fn open() -> (TempDir, RefusedRequests) {
     (folder, requests)
 }
 
+fn accounts_with_one(folder: &TempDir) -> (Accounts, String) {
+    let accounts = Accounts::open(folder.path()).unwrap();
+    let new = NewAccount {
+        email: "a@example.com",
+        password: None,
+        role: Role::Member,
+        trial: None,
+    };
+    let account = accounts.create_account(&new, NOW).unwrap().id;
+    (accounts, account)
+}
+
 fn ids(requests: &RefusedRequests, account: &str, limit: u32) -> Vec<String> {
     let all = RefusedFilter::default();
     let rows = requests.list(account, &all, None, limit).unwrap();
@@ -156,14 +168,7 @@ fn pages_and_filters_divide_the_list() {
 #[test]
 fn what_is_older_than_thirty_days_or_of_a_deleted_account_goes() {
     let (folder, requests) = open();
-    let accounts = Accounts::open(folder.path()).unwrap();
-    let new = NewAccount {
-        email: "a@example.com",
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
-    let account = accounts.create_account(&new, NOW).unwrap().id;
+    let (accounts, account) = accounts_with_one(&folder);
     let today = NOW - NOW.rem_euclid(DAY_MS);
     let first = today - KEPT_DAYS * DAY_MS;
     requests.record(refused(1, &account, first - 1));
@@ -204,6 +209,7 @@ fn what_an_edge_sends_is_the_same_at_the_sidecar_and_counts_once() {
     let row = refused(1, "acct_1", NOW);
     edge.record(row.clone());
     edge.record(refused(2, "acct_2", NOW));
+    edge.note(note(3, "acct_1", NOW));
     assert_eq!(edge.find(None, &row.request_id).unwrap(), Some(row.clone()));
     edge.flush();
     edge.flush();
@@ -218,5 +224,93 @@ fn what_an_edge_sends_is_the_same_at_the_sidecar_and_counts_once() {
         (total(&sidecar, "acct_1"), total(&sidecar, "acct_2")),
         (1, 1)
     );
+    let noted = sidecar.find_note(None, "vendor-3").unwrap();
+    assert_eq!(noted, Some(note(3, "acct_1", NOW)));
     assert!(sidecar.absorb("{}", |_| false).is_err());
+}
+
+fn note(number: u32, account: &str, at_ms: i64) -> RequestNote {
+    RequestNote {
+        request_id: format!("req_{number:032x}"),
+        account: account.into(),
+        at_ms,
+        kind: NoteKind::Failed,
+        status: 502,
+        asked_for: String::new(),
+        header_id: Some(format!("vendor-{number}")),
+        answer_id: Some(format!("chatcmpl-{number}")),
+        fault: Some(VendorFault {
+            vendor: "beta".into(),
+            status: Some(503),
+            cause: "overloaded".into(),
+            words: "come back later".into(),
+            is_private: false,
+        }),
+    }
+}
+
+#[test]
+fn a_note_is_found_by_each_of_its_ids_at_once_and_after_a_restart() {
+    let (folder, requests) = open();
+    let (one, other) = (note(1, "acct_1", NOW), note(2, "acct_2", NOW));
+    requests.note(one.clone());
+    // A vendor can give two requests one id.
+    requests.note(RequestNote {
+        answer_id: one.answer_id.clone(),
+        ..other.clone()
+    });
+    let check = |requests: &RefusedRequests| {
+        for id in [&one.request_id, "vendor-1", "chatcmpl-1"] {
+            let found = |account| requests.find_note(account, id).unwrap();
+            assert_eq!(found(Some("acct_1")), Some(one.clone()), "{id}");
+            assert_eq!(found(Some("acct_3")), None, "of another account");
+        }
+        let theirs = requests.find_note(Some("acct_2"), "chatcmpl-1").unwrap();
+        assert_eq!(theirs.unwrap().request_id, other.request_id);
+        assert_eq!(requests.find_note(None, "vendor").unwrap(), None);
+    };
+    check(&requests);
+    requests.flush();
+    drop(requests);
+    check(&RefusedRequests::open(folder.path()).unwrap());
+}
+
+#[test]
+fn the_newest_notes_of_each_kind_are_kept_for_thirty_days() {
+    let (folder, requests) = open();
+    let first = (NOW / DAY_MS - KEPT_DAYS) * DAY_MS;
+    requests.note(note(1, "acct_1", first - 1));
+    requests.note(note(2, "acct_1", first));
+    requests.flush();
+    let (accounts, account) = accounts_with_one(&folder);
+    requests.note(note(3, &account, NOW));
+    requests.flush();
+    let is_there = |number: u32| {
+        let id = format!("vendor-{number}");
+        requests.find_note(None, &id).unwrap().is_some()
+    };
+    assert_eq!([1, 2, 3].map(is_there), [true; 3]);
+    requests.purge(&accounts, NOW).unwrap();
+    assert_eq!(
+        [1, 2, 3].map(is_there),
+        [false, false, true],
+        "too old, of no account, kept"
+    );
+    let free = RequestNote {
+        kind: NoteKind::Free,
+        ..note(4, &account, NOW)
+    };
+    requests.note(free);
+    requests.flush();
+    let (batch, mut number) = (u32::try_from(MAX_WAITING_OF_ACCOUNT).unwrap(), 5);
+    for _ in 0..=MAX_NOTES / batch {
+        for _ in 0..batch {
+            requests.note(note(number, &account, NOW));
+            number += 1;
+        }
+        requests.flush();
+    }
+    assert!(!is_there(3), "the oldest of its kind");
+    assert!(is_there(4) && is_there(number - 1) && is_there(number - MAX_NOTES));
+    assert!(!is_there(number - MAX_NOTES - 1));
 }

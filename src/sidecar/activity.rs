@@ -159,10 +159,13 @@ fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<S
     if app.billing.receipts().receipt(account, id)?.is_some() {
         return Ok(Some(viewed.receipt_url(id)));
     }
-    if let Some(refused) = &app.refused
-        && refused.find(Some(account), id)?.is_some()
-    {
-        return Ok(Some(viewed.receipt_url(id)));
+    if let Some(refused) = &app.refused {
+        if refused.find(Some(account), id)?.is_some() {
+            return Ok(Some(viewed.receipt_url(id)));
+        }
+        if let Some(note) = refused.find_note(Some(account), id)? {
+            return Ok(Some(viewed.receipt_url(&note.request_id)));
+        }
     }
     let found = app.billing.pages().conversation(account, id)?.is_some();
     let path = viewed.page_url("conversations");

@@ -8,6 +8,7 @@
 use super::state::Sidecar;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
+use crate::known_request::find_request;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -46,13 +47,17 @@ async fn receipt(
     let Some(account) = account(&headers) else {
         return missing_account();
     };
-    match json::wait_for_receipt(
-        || state.billing.receipts().receipt(account, &request_id),
-        &request_id,
-    )
-    .await
-    {
-        Ok(Some(receipt)) => ok_response(&json::receipt(&receipt)),
+    let lookup = || {
+        let receipts = state.billing.receipts();
+        find_request(
+            state.refused.as_ref(),
+            Some(account),
+            &request_id,
+            |id, _| receipts.receipt(account, id),
+        )
+    };
+    match json::wait_for_receipt(lookup, &request_id).await {
+        Ok(Some(found)) => ok_response(&found.to_json(false)),
         Ok(None) => {
             let message = Json(json!({"error": {"message": json::NO_RECEIPT}}));
             (StatusCode::NOT_FOUND, [(header::RETRY_AFTER, "1")], message).into_response()

@@ -6,6 +6,7 @@
 //! is: `edge/upstream/vendor_failure.rs` does. Successful requests do not use this file.
 
 use super::lock::lock;
+use config::Limits;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -44,6 +45,25 @@ pub enum VendorFailureCause {
 }
 
 impl VendorFailureCause {
+    /// Returns the cause with the limit that was exceeded, as its account holder sees it.
+    pub fn describe(self, limits: &Limits) -> String {
+        match self {
+            Self::ConnectTimeout => format!("no connection within {} s", limits.connect_seconds),
+            Self::FirstByteTimeout => format!("no answer within {} s", limits.first_byte_seconds),
+            Self::Silence => format!("silent within an answer for {} s", limits.idle_seconds),
+            cause => cause.as_str().to_owned(),
+        }
+    }
+
+    /// Whether it is about the operator's own account or network, so that only operators see what
+    /// was said of it.
+    pub fn is_private(self) -> bool {
+        matches!(
+            self,
+            Self::NameResolution | Self::KeyRefused | Self::NoCredit
+        )
+    }
+
     /// Returns the name of the cause for the log and the pages.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -2,8 +2,9 @@
 //! a restart, and requests that are answered leave nothing there.
 
 use crate::client::{Answer, Request};
-use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{Chat, Messages};
+use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
+use serde_json::json;
 
 fn request_id(answer: &Answer) -> String {
     answer.header("x-request-id").expect("an id").to_owned()
@@ -82,5 +83,69 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
     world.kill();
     world.start_gateway();
     check(&world);
+    world.close();
+}
+
+/// Every id that a client got finds something: at `/v1/receipts`, in the admin API, on the pages.
+#[test]
+fn every_id_of_a_client_is_known_and_a_failure_has_its_vendors_words() {
+    let nobody = free_port();
+    let simulator = Simulator::start(None);
+    let world = Plan::default()
+        .turns()
+        .endpoints_of(&[nobody], &[simulator.port])
+        .start();
+    let account = world.account();
+    let ask = |request: Request| world.ask(&request.bearer(&account.key));
+    let find = |id: &str| {
+        let answer = ask(Request::get(&format!("/v1/receipts/{id}")));
+        assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+        answer.json()
+    };
+    let whole = world.ask(&Chat.whole(&account.key, "output=1"));
+    let receipt = world.receipt(&account, &whole.request_id());
+    let answer_id = whole.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(find(&answer_id)["credits"], receipt["credits"]);
+    assert_eq!(find(&answer_id)["request_id"], receipt["request_id"]);
+
+    // A vendor that says why, and one that does not answer at all.
+    let failed = world.ask(&Chat.whole(&account.key, "status=503"));
+    assert!(failed.status >= 500, "{}", failed.text());
+    let failure = &world.receipt(&account, &failed.request_id())["vendor_failure"];
+    assert_eq!(failure["status"], 503, "{failure}");
+    assert!(
+        failure["message"]
+            .as_str()
+            .is_some_and(|words| !words.is_empty()),
+        "{failure}"
+    );
+    let unreachable = world.ask(&Messages.whole(&account.key, "output=1"));
+    let failure = &world.receipt(&account, &unreachable.request_id())["vendor_failure"];
+    assert_eq!(failure["cause"], "no connection", "{failure}");
+    assert!(
+        failure["message"].as_str().unwrap().contains("refused"),
+        "{failure}"
+    );
+
+    let unsupported = ask(Request::post("/v1/embeddings", "{}"));
+    assert_eq!(unsupported.status, 404);
+    let known = find(&unsupported.request_id());
+    assert_eq!(
+        (&known["outcome"], &known["code"]),
+        (&json!("refused"), &json!("not_supported"))
+    );
+    let models = ask(Request::get("/v1/models"));
+    let known = find(&models.request_id());
+    assert_eq!(known["asked_for"], "the list of models");
+    let admin = world.admin_api().expect("an admin API");
+    for id in [
+        &whole.request_id(),
+        &answer_id,
+        &unsupported.request_id(),
+        &models.request_id(),
+    ] {
+        let found = admin.get(&format!("/requests/{id}"));
+        assert_eq!(found["account_id"], json!(account.id), "{id}");
+    }
     world.close();
 }

@@ -136,6 +136,8 @@ async fn responses_conform_to_the_document() {
     let world = world().await;
     let document = world.ask("GET", "/openapi.json", "").await.json();
     world.enter_response("req_1");
+    world.refuse("req_refused");
+    world.note("req_free");
     let key = format!("/keys/{}", world.key_id);
     let amount = r#"{"credits":"5","ref":"r"}"#;
     let adjustment = r#"{"credits":"-1","ref":"r","reason":"a test"}"#;
@@ -249,6 +251,18 @@ async fn responses_conform_to_the_document() {
             "get",
             "/requests/{request_id}",
             "/requests/req_none".to_owned(),
+            "",
+        ),
+        (
+            "get",
+            "/requests/{request_id}",
+            "/requests/req_refused".to_owned(),
+            "",
+        ),
+        (
+            "get",
+            "/requests/{request_id}",
+            "/requests/chatcmpl-1".to_owned(),
             "",
         ),
         (

@@ -260,6 +260,7 @@ pub async fn prepare(
         reasoning_retry,
         fallbacks,
         failure: None,
+        vendor_fault: None,
         body_read,
         admitted: Instant::now(),
         billed: None,

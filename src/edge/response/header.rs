@@ -96,6 +96,7 @@ pub fn filter_header(
     let vendor_request_id = text("request-id").or_else(|| text("x-request-id"));
     let vendor_request_id =
         vendor_request_id.filter(|id| is_forwardable_id(id, call.model.vendor.api_key.reveal()));
+    call.response.header_id.clone_from(&vendor_request_id);
     let client_header = build_response_header(
         record,
         call,

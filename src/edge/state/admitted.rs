@@ -12,6 +12,7 @@ use crate::edge::intake::ExchangeState;
 use crate::edge::outbound::fallback::Fallbacks;
 use crate::edge::outbound::reasoning_retry::RetryWithoutReasoning;
 use crate::edge::turn::MeteredTurn;
+use crate::refused_requests::VendorFault;
 use config::Settings;
 use config::catalog::CatalogModel;
 use credits::money::Micro;
@@ -53,6 +54,8 @@ pub struct AdmittedRequest {
     pub fallbacks: Option<Box<Fallbacks>>,
     /// The reason why the request failed. The client gets it when no attempt is left.
     pub failure: Option<Failure>,
+    /// How the last failed attempt at a vendor failed.
+    pub vendor_fault: Option<Box<VendorFault>>,
     /// Time at which the client's body was complete.
     pub body_read: Instant,
     /// Time at which Pingora's upstream side got the request.

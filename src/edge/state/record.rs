@@ -34,6 +34,8 @@ pub struct RequestRecord {
     pub reason: Option<&'static str>,
     /// True if the request is for a model. Paths that the gateway answers itself are not.
     pub asks_model: bool,
+    /// What a free request asks for; empty for a billed one.
+    pub asked_for: &'static str,
     pub model: OnceLock<Arc<CatalogModel>>,
     /// The key, if the gateway recognised and refused it.
     pub refused_key: Option<Box<KeyIdentity>>,
@@ -56,6 +58,7 @@ impl RequestRecord {
             status: 0,
             reason: None,
             asks_model: false,
+            asked_for: "",
             model: OnceLock::new(),
             refused_key: None,
             failure: None,
@@ -76,6 +79,7 @@ impl RequestRecord {
             status: self.status,
             reason: self.reason,
             asks_model: self.asks_model,
+            asked_for: self.asked_for,
             model: std::mem::take(&mut self.model),
             refused_key: self.refused_key.take(),
             failure: self.failure.take(),

@@ -38,6 +38,10 @@ pub struct Responding {
     pub(in crate::edge) unbilled_usage: Option<Usage>,
     /// Events that preceded a failure in the same piece. The gateway sends them before the failure.
     pub unsent: Vec<u8>,
+    /// The vendor's id of the request, as the client gets it.
+    pub(in crate::edge) header_id: Option<String>,
+    /// The id of the answer, as the client gets it.
+    pub(in crate::edge) answer_id: Option<String>,
 }
 
 pub(in crate::edge) enum ResponseMode {
@@ -113,6 +117,8 @@ impl Responding {
             is_passing: false,
             unbilled_usage: None,
             unsent,
+            header_id: None,
+            answer_id: None,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::edge::intake::AbortReason;
 use crate::edge::state::admitted::AdmittedRequest;
+use crate::refused_requests::{self, VendorFault};
 use crate::upstreams::{MAX_WORDS_CHARS, VendorFailure, VendorFailureCause};
 use base::clock;
 use llm_protocol::failure::{self, Failure, Kind, VendorError};
@@ -23,6 +24,7 @@ pub(super) fn count(
     (cause, status): (VendorFailureCause, Option<u16>),
     words: &str,
 ) {
+    note_fault(call, Some(cause), status, words);
     let Some(attempt) = &mut call.attempt else {
         return;
     };
@@ -39,16 +41,38 @@ pub(super) fn count(
     call.attempts.failed.push(counted);
 }
 
-/// Counts a response with an error status, if the vendor or the operator must fix the cause.
+/// Keeps how the attempt failed, for the page of the request. `cause` is `None` if the vendor
+/// refused the request for what it is.
+fn note_fault(
+    call: &mut AdmittedRequest,
+    cause: Option<VendorFailureCause>,
+    status: Option<u16>,
+    words: &str,
+) {
+    call.vendor_fault = Some(Box::new(VendorFault {
+        vendor: call.model.vendor.name.clone(),
+        status,
+        cause: match cause {
+            Some(cause) => cause.describe(&call.settings.limits),
+            None => "it refused the request".to_owned(),
+        },
+        words: failure::shorten_words(words, refused_requests::MAX_WORDS_CHARS),
+        is_private: cause.is_some_and(VendorFailureCause::is_private),
+    }));
+}
+
+/// Counts a response with an error status, if the vendor or the operator must fix the cause, and
+/// keeps what it says.
 pub(super) fn count_refusal(
     call: &mut AdmittedRequest,
     request_id: &str,
     status: u16,
     failure: &Failure,
 ) {
-    if let Some(cause) = cause_of_failure(failure.kind, status) {
-        let words = take_words(call);
-        count(call, request_id, (cause, Some(status)), &words);
+    let words = take_words(call);
+    match cause_of_failure(failure.kind, status) {
+        Some(cause) => count(call, request_id, (cause, Some(status)), &words),
+        None => note_fault(call, None, Some(status), &words),
     }
 }
 

@@ -4,7 +4,7 @@
 //! This file must not render a page.
 
 use super::query::ListFilter;
-use super::row::{ActivityRow, row};
+use super::row::{ActivityRow, add_fault, row};
 use crate::billing::Receipt;
 use crate::billing::activity::ActivityCursor;
 use crate::refused_requests::{RefusedCursor, RefusedRequest};
@@ -66,10 +66,14 @@ pub fn list(
     });
     let names = KeyNames::load(&app.accounts, account, keys)?;
     let rows = items.iter().map(|(_, item)| match item {
-        Item::Response(receipt) => row(viewed, receipt, &names),
-        Item::Refused(refused) => ActivityRow::from_refused(viewed, refused, &names),
+        Item::Response(receipt) => {
+            let mut row = row(viewed, receipt, &names);
+            add_fault(app, viewed, &mut row)?;
+            Ok(row)
+        }
+        Item::Refused(refused) => Ok(ActivityRow::from_refused(viewed, refused, &names)),
     });
-    Ok((rows.collect(), older))
+    Ok((rows.collect::<Result<_, StoreError>>()?, older))
 }
 
 /// Returns the latest responses and refused requests for the overview.

@@ -4,6 +4,7 @@ use super::refused;
 use super::row::{ActivityRow, key_names, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
+use crate::refused_requests::RequestNote;
 use crate::sidecar::display::{Timestamp, group_digits};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
@@ -62,6 +63,8 @@ struct ReceiptPage<'r> {
     above_input_tokens: Option<String>,
     /// Credits that were returned later.
     refunds: Vec<RefundView>,
+    /// How the vendor failed the request, and the ids that it gave it.
+    note: Option<RequestNote>,
     /// Factors of the billed service tier, region or speed: key, name and factor.
     factors: Vec<(&'static str, String, String)>,
 }
@@ -90,7 +93,12 @@ pub fn show_receipt(
         return refused::page(app, user, viewed, request_id);
     };
     let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
+    let note = match &app.refused {
+        Some(refused) => refused.find_note(Some(&viewed.id), request_id)?,
+        None => None,
+    };
     let page = ReceiptPage {
+        note,
         refunds: refunds(app, &receipt)?,
         ..receipt_page(Frame::new("Activity", user), viewed, &receipt, &names)
     };
@@ -165,6 +173,7 @@ fn receipt_page<'r>(
             .above_input_tokens
             .map(group_digits),
         refunds: Vec::new(),
+        note: None,
         factors: factors(usage, price),
         frame,
     }

@@ -1,10 +1,10 @@
-//! Shows a refused request at the address at which an answered request has its receipt. An unknown
-//! id has a page here too.
+//! The page of a refused or free request, which stands where an answered one has its receipt; and
+//! of an id that nothing is known of. An id that a vendor gave leads to the request's own.
 //!
 //! This file must not decide why a request is refused.
 
 use super::row::ActivityRow;
-use crate::refused_requests::{KEPT_DAYS, MAX_LISTED, RefusedRequest};
+use crate::refused_requests::{KEPT_DAYS, MAX_LISTED, RefusedRequest, RequestNote};
 use crate::sidecar::display::{Timestamp, group_digits};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
@@ -14,7 +14,7 @@ use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
 use askama::Template;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use ledger::segment::request_time_ms;
 
 #[derive(Template)]
@@ -24,6 +24,16 @@ struct RefusedPage<'v> {
     viewed: &'v ViewedAccount,
     row: ActivityRow,
     refused: RefusedRequest,
+    kept_days: i64,
+}
+
+#[derive(Template)]
+#[template(path = "free_request.html")]
+struct FreeRequestPage<'v> {
+    frame: Frame,
+    viewed: &'v ViewedAccount,
+    note: RequestNote,
+    at: Timestamp,
     kept_days: i64,
 }
 
@@ -49,9 +59,12 @@ pub fn page(
     request_id: &str,
 ) -> Result<Response, PageError> {
     let account = &viewed.id;
-    let found = match &app.refused {
-        Some(refused) => refused.find(Some(account), request_id)?,
-        None => None,
+    let (found, note) = match &app.refused {
+        Some(refused) => (
+            refused.find(Some(account), request_id)?,
+            refused.find_note(Some(account), request_id)?,
+        ),
+        None => (None, None),
     };
     if let Some(refused) = found {
         let ids = std::iter::once(&*refused.key_id);
@@ -64,6 +77,22 @@ pub fn page(
             kept_days: KEPT_DAYS,
         };
         return Ok(html(StatusCode::OK, &page));
+    }
+    if let Some(note) = note {
+        if note.request_id != request_id {
+            let path = viewed.receipt_url(&note.request_id);
+            return Ok(Redirect::to(&path).into_response());
+        }
+        if !note.asked_for.is_empty() {
+            let page = FreeRequestPage {
+                frame: Frame::new("Activity", user),
+                viewed,
+                at: Timestamp(note.at_ms),
+                note,
+                kept_days: KEPT_DAYS,
+            };
+            return Ok(html(StatusCode::OK, &page));
+        }
     }
     let sent_ms = request_time_ms(request_id).ok_or(PageError::NotFound)?;
     let page = UnknownRequestPage {

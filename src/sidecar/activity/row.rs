@@ -22,6 +22,8 @@ pub struct ActivityRow {
     pub outcome_id: &'static str,
     /// Status and code of a refused request; `None` if the request was answered.
     pub refusal: Option<String>,
+    /// How the vendor failed the request.
+    pub fault: Option<String>,
     /// True if the response was delivered incompletely or not at all.
     pub is_odd: bool,
     pub tokens_in: String,
@@ -63,6 +65,7 @@ impl ActivityRow {
             outcome: REFUSED,
             outcome_id: REFUSED,
             refusal: Some(format!("{} {}", refused.status, refused.code)),
+            fault: None,
             is_odd: true,
             tokens_in: none(),
             cached: none(),
@@ -88,6 +91,7 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
         outcome: outcome_label(detail.outcome),
         outcome_id: detail.outcome.as_str(),
         refusal: None,
+        fault: None,
         is_odd: detail.outcome != RequestOutcome::Completed,
         tokens_in: group_digits(usage.input_total()),
         cached: group_digits(usage.cache_read),
@@ -97,6 +101,22 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
         took: detail.took_ms.map(format_elapsed),
         first_token: detail.first_token_ms.map(format_elapsed),
     }
+}
+
+/// Adds how the vendor failed the request, if it did.
+pub(super) fn add_fault(
+    app: &SidecarState,
+    viewed: &ViewedAccount,
+    row: &mut ActivityRow,
+) -> Result<(), StoreError> {
+    let has_failed = [RequestOutcome::VendorError, RequestOutcome::VendorCut]
+        .iter()
+        .any(|outcome| outcome.as_str() == row.outcome_id);
+    if has_failed && let Some(refused) = &app.refused {
+        let note = refused.find_note(Some(&viewed.id), &row.request_id)?;
+        row.fault = note.and_then(|note| Some(note.fault?.summary()));
+    }
+    Ok(())
 }
 
 /// Formats a duration as `840 ms` or `12.3 s`.

@@ -56,7 +56,8 @@ pub async fn receipt(
     show_receipt(&app, &user, &viewed, &request_id)
 }
 
-/// Returns the account that sent a request which has ended or was refused.
+/// The account that sent a request which has ended, was refused or is free, by the request's id or
+/// an id of its vendor.
 pub fn account_of_request(
     app: &SidecarState,
     request_id: &str,
@@ -64,11 +65,14 @@ pub fn account_of_request(
     if let Some(charge) = app.billing.pages().request_charge(request_id)? {
         return Ok(Some(charge.account));
     }
-    let refused = match &app.refused {
-        Some(refused) => refused.find(None, request_id)?,
-        None => None,
+    let Some(refused) = &app.refused else {
+        return Ok(None);
     };
-    Ok(refused.map(|refused| refused.account.to_string()))
+    if let Some(refused) = refused.find(None, request_id)? {
+        return Ok(Some(refused.account.to_string()));
+    }
+    let note = refused.find_note(None, request_id)?;
+    Ok(note.map(|note| note.account.to_string()))
 }
 
 pub async fn activity(

@@ -51,14 +51,18 @@ enum Found {
 }
 
 /// Kinds of ids by their first characters, with advice for an id that nothing has.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 11] = [
     (
         "req_",
         "This would be the id of a request: its receipt, its reservation and its refund have the same \
-         id. No request with it has ended or runs on this machine. The id must be whole. A request \
-         that was refused is kept for 30 days if the gateway recognised its key; of others, only the \
-         access log knows.",
+         id. No request with it has ended or runs on this machine. The id must be whole. Refused and \
+         free requests are kept for 30 days. Requests without a valid key, which got 401, have no \
+         account and are only in the log: search for the id in the access log (log.access), such as \
+         with grep.",
     ),
+    ("chatcmpl-", ANSWER_ID),
+    ("resp_", ANSWER_ID),
+    ("gen-", ANSWER_ID),
     (
         "acct_",
         "This would be the id of an account. No account has it. Deleted accounts keep their id.",
@@ -74,7 +78,9 @@ const KINDS: [(&str, &str); 8] = [
     ),
     (
         "msg_",
-        "This would be the id of a webhook's message. Its account holder sees it on the page of alerts.",
+        "This would be the id of an answer, or of a webhook's message. The ids of answers are kept for \
+         30 days, and of the newest 10 000 of an account; no request has this one. The account holder \
+         sees messages on the page of alerts.",
     ),
     (
         "mail_",
@@ -86,6 +92,10 @@ const KINDS: [(&str, &str); 8] = [
          whole key in hand, its holder should replace it.",
     ),
 ];
+
+/// What the ids of answers are.
+const ANSWER_ID: &str = "This would be the id of an answer. They are kept for 30 days, and of the newest \
+                         10 000 of an account. No request has this one.";
 
 pub async fn show(
     State(app): State<Arc<SidecarState>>,

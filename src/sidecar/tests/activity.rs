@@ -1,6 +1,7 @@
 //! Activity: names of keys, the sum of a filter, and the way from an id to its page.
 
 use super::*;
+use crate::refused_requests::{NoteKind, RequestNote, VendorFault};
 
 #[tokio::test]
 async fn an_id_leads_to_its_page_and_to_no_other_account_s() {
@@ -250,4 +251,76 @@ async fn pages_say_when_the_balance_is_below_what_a_usual_request_reserves() {
     let page = world.get("/dashboard", &cookie).await.body;
     assert!(page.contains("a usual request reserves more than is available"));
     assert!(!page.contains("your credits last"));
+}
+
+fn failed_note(account: &str, request_id: &str) -> RequestNote {
+    RequestNote {
+        request_id: request_id.to_owned(),
+        account: account.into(),
+        at_ms: now_ms(),
+        kind: NoteKind::Failed,
+        status: 502,
+        asked_for: String::new(),
+        header_id: Some("req_vendor".into()),
+        answer_id: Some("chatcmpl-77".into()),
+        fault: Some(VendorFault {
+            vendor: "beta".into(),
+            status: Some(503),
+            cause: "overloaded".into(),
+            words: "<b>busy</b>".into(),
+            is_private: false,
+        }),
+    }
+}
+
+#[tokio::test]
+async fn a_failed_request_says_what_its_vendor_said_and_is_found_by_the_vendors_ids() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = spend(&world, "a@example.com", 1);
+    let id = format!("req_{:032x}", 1);
+    let refused = world.state.refused.clone().unwrap();
+    refused.note(failed_note(&account, &id));
+    let receipt = format!("/dashboard/activity/{id}");
+    let page = world.get(&receipt, &cookie).await;
+    for part in [
+        "<strong>beta, status 503: overloaded.</strong>",
+        "&#60;b&#62;busy",
+        "<code>chatcmpl-77</code>",
+    ] {
+        assert!(page.body.contains(part), "{part}: {}", page.body);
+    }
+    for vendor_id in ["req_vendor", "chatcmpl-77"] {
+        let found = world
+            .get(&format!("/dashboard/activity?q={vendor_id}"), &cookie)
+            .await;
+        assert_eq!((found.status, &found.headers["location"]), (303, &receipt));
+        let path = format!("/dashboard/activity/{vendor_id}");
+        let found = world.get(&path, &cookie).await;
+        assert_eq!((found.status, &found.headers["location"]), (303, &receipt));
+    }
+
+    // What is about the operator's own account is for operators only.
+    let mut private = failed_note(&account, &id);
+    private.fault.as_mut().unwrap().is_private = true;
+    let words = |is_operator| private.fault.as_ref().unwrap().words_for(is_operator);
+    assert_eq!((words(false), words(true)), (None, Some("<b>busy</b>")));
+
+    let free = RequestNote {
+        request_id: "req_0193000000007abc8def00000000f4ee".into(),
+        kind: NoteKind::Free,
+        asked_for: "the list of models".into(),
+        status: 200,
+        fault: None,
+        ..private
+    };
+    refused.note(free.clone());
+    let page = world
+        .get(&format!("/dashboard/activity/{}", free.request_id), &cookie)
+        .await;
+    assert_eq!(page.status, 200);
+    assert!(
+        page.body
+            .contains("It asked for the list of models, and got status 200.")
+    );
 }
