@@ -40,13 +40,19 @@ pub fn status(account: &Account, status: AccountStatus) -> Value {
     json!({"account_id": account.id, "email": account.email, "status": status.name()})
 }
 
-/// Returns a key with its settings and spending, but without its text.
-pub fn api_key(key: &ApiKey, spend: &KeySpend) -> Value {
+/// A key with its settings and what it has spent, without its text.
+/// `usable`: whether requests with it are admitted at `now_ms`, as far as it and its account decide.
+pub fn api_key(key: &ApiKey, account: AccountStatus, spend: &KeySpend, now_ms: i64) -> Value {
     let mut value = key_settings(&key.settings);
     value["key_id"] = json!(key.id);
     value["name"] = json!(key.name);
     value["shown"] = json!(key.shown);
     value["status"] = json!(key.status.name());
+    value["usable"] = json!(
+        key.status == ApiKeyStatus::Active
+            && account == AccountStatus::Active
+            && !key.settings.has_expired(now_ms)
+    );
     value["created_at"] = json!(rfc3339(key.created_at_ms));
     value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
     value["spent"] = json!(spend.spent);

@@ -28,6 +28,7 @@ mod error_page;
 mod export;
 mod form;
 mod hash_limiter;
+mod key_list;
 mod key_names;
 mod keys;
 mod known_networks;

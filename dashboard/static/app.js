@@ -145,9 +145,12 @@ function shortTime(date, now) {
   return (isNear ? LOCAL_DAY : LOCAL_YEAR).format(date);
 }
 
+/** How far the gateway's clock is ahead of the reader's, in ms, when the page came. */
+const CLOCK_OFFSET_MS = Number(document.documentElement.dataset.now || Date.now()) - Date.now();
+
 /** Replaces each UTC time by the reader's own. The title keeps the UTC time. On documents (`data-exact`) it has seconds. */
 function showLocalTimes(root) {
-  const now = new Date();
+  const now = new Date(Date.now() + CLOCK_OFFSET_MS);
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);
     const text = element.closest("[data-exact]") ? exactTime(date) : shortTime(date, now);

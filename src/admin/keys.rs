@@ -3,14 +3,16 @@
 //! This file must not return a key of an administrator, with which one could act in another
 //! administrator's name.
 
+use super::accounts::{next_cursor, parse_limit};
 use super::body::{BodyResult, deserialize_setting, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::document;
 use crate::shared_credit::wait_until_published;
+use accounts::db::KeyFilter;
 use accounts::{Account, Actor, ApiKey, KeyScope, KeySettings, NewKey, RateSettings, Role};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base::clock::now_ms;
@@ -142,14 +144,34 @@ fn later(at_ms: i64, seconds: u64) -> i64 {
     at_ms.saturating_add(ms.saturating_mul(1_000))
 }
 
-pub async fn list(State(app): State<Arc<AdminState>>, name: PathParam) -> JsonResult {
-    let account = app.find_account(&name?)?;
-    let keys = app.accounts.api_keys().keys(&account.id)?;
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyPageQuery {
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+pub async fn list(
+    State(app): State<Arc<AdminState>>,
+    name: PathParam,
+    page: Result<Query<KeyPageQuery>, QueryRejection>,
+) -> JsonResult {
+    let Query(KeyPageQuery { cursor, limit }) = page?;
+    let (account, limit) = (app.find_account(&name?)?, parse_limit(limit)?);
+    let filter = KeyFilter {
+        now_ms: now_ms(),
+        ..KeyFilter::default()
+    };
+    let keys = app
+        .accounts
+        .api_keys()
+        .page(&account.id, &filter, cursor.as_deref(), limit)?;
+    let next = next_cursor(&keys, limit, |key| json!(key.id));
     let keys = keys
         .iter()
         .map(|key| key_document(&app, &account.id, key))
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(Json(json!({"keys": keys})))
+    Ok(Json(json!({"keys": keys, "next": next})))
 }
 
 pub async fn show(State(app): State<Arc<AdminState>>, id: PathParam) -> JsonResult {
@@ -331,8 +353,10 @@ pub(super) fn refuse_administrator(account: &Account) -> Result<(), AdminError> 
 fn key_document(app: &AdminState, account: &str, key: &ApiKey) -> Result<Value, AdminError> {
     let period = key.settings.spend_limit.map(|limit| limit.period);
     let period = period.unwrap_or(Period::Total);
-    let spend = app.billing.key_spend(&key.id, period, now_ms())?;
-    let mut value = document::api_key(key, &spend);
+    let now_ms = now_ms();
+    let spend = app.billing.key_spend(&key.id, period, now_ms)?;
+    let status = app.find_account(account)?.status;
+    let mut value = document::api_key(key, status, &spend, now_ms);
     value["account_id"] = json!(account);
     Ok(value)
 }

@@ -7,7 +7,6 @@ use crate::billing::usage_report::UsageReportQuery;
 use accounts::Accounts;
 use ledger::StoreError;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
 impl UsageReports<'_> {
     /// Reports an account's usage. A key that the account no longer lists is shown by its id.
@@ -20,10 +19,13 @@ impl UsageReports<'_> {
         account: &str,
         query: &UsageReportQuery,
     ) -> Result<Value, StoreError> {
-        let keys = accounts.api_keys().keys(account)?;
-        let keys: HashMap<_, _> = keys.iter().map(|key| (key.id.as_str(), key)).collect();
+        let keys = accounts.api_keys();
         self.usage_report(account, query, &|id| {
-            let key = keys.get(id);
+            let found = keys.key(Some(account), id).unwrap_or_else(|error| {
+                log::warn!("cannot read the name of the key {id}: {error}");
+                None
+            });
+            let key = found.as_ref().map(|(_, key)| key);
             json!({
                 "id": id,
                 "name": key.map(|key| &key.name),

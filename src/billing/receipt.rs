@@ -56,6 +56,16 @@ impl Receipts<'_> {
         }))
     }
 
+    /// Returns what came back of the credits of a request, whose receipt is in a list.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn refunded(&self, account: &str, request_id: &str) -> Result<Micro, StoreError> {
+        let refunds = self.0.0.ledger.pages().refunds_of(account, request_id)?;
+        let amounts = refunds.iter().map(|refund| refund.credits);
+        Ok(amounts.fold(Micro::ZERO, Micro::plus))
+    }
+
     /// Lists receipts, newest first. `before` is the `seq` of the last receipt of the previous
     /// page.
     ///

@@ -8,6 +8,7 @@ use super::settings::{self, DurationArg, KeyArgs, RateArgs};
 use crate::billing::{Balance, Billing};
 use crate::document;
 use crate::shared_credit::wait_until_published;
+use accounts::db::KeyFilter;
 use accounts::{
     Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings,
     LinkPurpose, NewAccount, NewKey, NewOneTimeLink, Role, open_account_as, random_password,
@@ -357,15 +358,21 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         }
         KeyCommand::List { account } => {
             let (mut text, mut values) = (String::new(), Vec::new());
-            for key in keys.keys(&find(context, &account)?.id)? {
-                // For a key without a limit, the total spend is shown.
+            let account = find(context, &account)?;
+            for key in all_keys(context, &account.id)? {
+                // For a key without a limit, show its total spend.
                 let period = key
                     .settings
                     .spend_limit
                     .map_or(Period::Total, |limit| limit.period);
                 let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
-                text += &key_line(&key, &spend);
-                values.push(document::api_key(&key, &spend));
+                text += &key_line(&key, account.status, &spend);
+                values.push(document::api_key(
+                    &key,
+                    account.status,
+                    &spend,
+                    context.now_ms,
+                ));
             }
             print(context.json, &Value::Array(values), &text)
         }
@@ -389,6 +396,25 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
                 &text,
             )
         }
+    }
+}
+
+/// All keys of an account, newest first.
+fn all_keys(context: &CommandContext<'_>, account: &str) -> anyhow::Result<Vec<ApiKey>> {
+    const KEYS_PER_READ: u32 = 1_000;
+    let filter = KeyFilter {
+        now_ms: context.now_ms,
+        ..KeyFilter::default()
+    };
+    let mut keys: Vec<ApiKey> = Vec::new();
+    loop {
+        let after = keys.last().map(|key| key.id.clone());
+        let api_keys = context.accounts.api_keys();
+        let page = api_keys.page(account, &filter, after.as_deref(), KEYS_PER_READ)?;
+        if page.is_empty() {
+            return Ok(keys);
+        }
+        keys.extend(page);
     }
 }
 
@@ -768,7 +794,7 @@ fn set_enabled(context: &CommandContext<'_>, key_id: &str, enabled: bool) -> any
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
-fn key_line(key: &ApiKey, spend: &KeySpend) -> String {
+fn key_line(key: &ApiKey, account: AccountStatus, spend: &KeySpend) -> String {
     let (at, set) = (
         rfc3339(key.created_at_ms),
         settings::format_key_settings(&key.settings),
@@ -778,8 +804,12 @@ fn key_line(key: &ApiKey, spend: &KeySpend) -> String {
         .map(|at| format!(" last-used={}", rfc3339(at)))
         .unwrap_or_default();
     let spent = spend.spent;
+    let of_account = match account {
+        AccountStatus::Active => String::new(),
+        other => format!(" account={}", other.name()),
+    };
     format!(
-        "{} {at} {} {} {} spent={spent}{used}{set}\n",
+        "{} {at} {} {} {} spent={spent}{used}{set}{of_account}\n",
         key.id,
         key.status.name(),
         key.shown,

@@ -284,8 +284,8 @@ async fn admit_api_request(
     }
 }
 
-/// Refuses a request for its path or method, whoever sent it. If it has a valid key, its account
-/// finds the refusal among the others.
+/// Refuses a request for its path or method, whether it has a valid key or not. If it has, its
+/// account finds the refusal among the others.
 async fn refuse_path(
     gateway: &Gateway,
     session: &Session,

@@ -87,7 +87,9 @@ fn record_refusal(recorders: &Recorders, ctx: &mut RequestContext) {
             .record
             .model
             .get()
-            .map_or_else(String::new, |model| model.id.clone()),
+            .map(|model| model.id.clone())
+            .or_else(|| ctx.record.asked_model.get().cloned())
+            .unwrap_or_default(),
         key_id: key.key_id,
         key_shown: key.key_shown,
     });
@@ -175,7 +177,8 @@ fn count_request(ctx: &RequestContext, took: Duration) {
     );
     let model = match &ctx.stage {
         Stage::Admitted(call) => METRICS.models.label(&call.model.id),
-        _ => "",
+        // One that was refused after its model was known.
+        _ => (ctx.record.model.get()).map_or("", |model| METRICS.models.label(&model.id)),
     };
     METRICS
         .requests

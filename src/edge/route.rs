@@ -32,7 +32,11 @@ impl Route {
             Self::Local(LocalEndpoint::Usage) => "the usage",
             Self::Local(LocalEndpoint::Receipt(_)) => "a receipt",
             Self::Vendor { free: true, .. } => "a count of tokens",
-            Self::Vendor { .. } | Self::Health | Self::Sidecar | Self::Unknown => "",
+            Self::Vendor { .. }
+            | Self::Metered(_)
+            | Self::Health
+            | Self::Sidecar
+            | Self::Unknown => "",
         }
     }
 }

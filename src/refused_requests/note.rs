@@ -3,7 +3,7 @@
 //!
 //! Must not know where it is written.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Maximum number of an account's notes of one kind: the newest are kept.
@@ -106,7 +106,8 @@ impl RequestNote {
 
 /// A text that threads share, as JSON.
 mod shared_text {
-    use super::{Arc, Deserialize as _, Deserializer, Serializer};
+    use serde::{Deserialize as _, Deserializer, Serializer};
+    use std::sync::Arc;
 
     pub fn serialize<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(text)

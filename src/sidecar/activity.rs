@@ -18,6 +18,7 @@ use super::viewed_account::{ViewedAccount, encode_segment};
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
 use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
 use crate::refused_requests::{KEPT_DAYS, MAX_LISTED};
+use accounts::db::KeyFilter;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -54,6 +55,9 @@ struct FilterOption {
     name: String,
     chosen: bool,
 }
+
+/// Maximum number of keys of which the filter offers the newest.
+const MAX_KEY_CHOICES: u32 = 50;
 
 #[derive(Template)]
 #[template(path = "activity.html")]
@@ -222,18 +226,31 @@ fn total(
     }))
 }
 
+/// The newest keys that are not revoked, and the chosen one. The list of keys leads to the others.
 fn key_choices(
     app: &SidecarState,
     account: &str,
     chosen: &str,
 ) -> Result<Vec<FilterOption>, PageError> {
-    let keys = app.accounts.api_keys().keys(account)?;
+    let keys = app.accounts.api_keys();
+    let filter = KeyFilter {
+        is_revoked: Some(false),
+        now_ms: now_ms(),
+        ..KeyFilter::default()
+    };
+    let mut listed = keys.page(account, &filter, None, MAX_KEY_CHOICES)?;
+    if !chosen.is_empty()
+        && listed.iter().all(|key| key.id != chosen)
+        && let Some((_, key)) = keys.key(Some(account), chosen)?
+    {
+        listed.push(key);
+    }
     let choice = |key: accounts::ApiKey| FilterOption {
         chosen: key.id == chosen,
         name: format!("{} ({})", key.name, key.shown),
         value: key.id,
     };
-    Ok(keys.into_iter().map(choice).collect())
+    Ok(listed.into_iter().map(choice).collect())
 }
 
 /// Returns the models of the catalog and the chosen one, since a model that was removed from the

@@ -4,7 +4,7 @@
 //! A banner disappears when its condition ends or its reader dismisses it. This file must not
 //! decide whether a request is refused, or whether a rule fires.
 
-use super::display::format_time;
+use super::display::{BalanceAmount, format_time};
 use super::state::SidecarState;
 use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule};
 use crate::notify::webhooks::Webhooks;
@@ -81,13 +81,13 @@ fn credit_banner(
     let text = match &balance.trial {
         _ if balance.balance.is_positive() => format!(
             "You have {} credits left, and {} reserves about {}: the gateway refuses requests that you cannot pay, with status 402.",
-            balance.balance,
+            BalanceAmount(balance.balance).text(),
             if reserve.is_of_account {
                 "a request like your latest ones"
             } else {
                 "a short request to the cheapest model"
             },
-            reserve.credits,
+            BalanceAmount(reserve.credits).text(),
         ),
         Some(trial) if !trial.active => {
             "Your trial has ended and you have no credits left. The gateway refuses requests with status 402.".to_owned()

@@ -215,7 +215,10 @@ fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
         .collect();
     let class = |name, of: fn(&TokenPrices) -> Micro| TokenClassRow {
         name,
-        prices: rates.iter().map(|rates| of(rates).to_string()).collect(),
+        prices: rates
+            .iter()
+            .map(|rates| display::group_amount(of(rates)))
+            .collect(),
     };
     let input = class("Input", |rates| rates.input);
     if !model.is_chat() {
@@ -236,14 +239,17 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
         ("audio input", features.audio_input),
         ("audio output", features.audio_output),
     ];
-    let audio = audio
-        .into_iter()
-        .filter_map(|(name, price)| Some(format!("{name} {} per 1 000 000 tokens", price?)));
+    let audio = audio.into_iter().filter_map(|(name, price)| {
+        Some(format!(
+            "{name} {} per 1 000 000 tokens",
+            display::group_amount(price?)
+        ))
+    });
     let tools = ServerTool::ALL.into_iter().filter_map(|tool| {
         let (name, price) = (tool.key().replace('_', " "), features.tool_price(tool)?);
         Some(match price {
             Micro::ZERO => format!("{name} free"),
-            price => format!("{name} {price} per 1 000 uses"),
+            price => format!("{name} {} per 1 000 uses", display::group_amount(price)),
         })
     });
     let names = ["service tier", "region", "speed"];

@@ -56,9 +56,8 @@ impl Credits {
         self.0.to_string()
     }
 
-    /// Rounds to four decimals, half away from zero. If the result would be zero, the amount has
-    /// six decimals.
-    fn rounded(self) -> String {
+    /// Four decimals, rounded half away from zero; six if it would be shown as zero. For texts.
+    pub fn text(self) -> String {
         let micro = self.0.get();
         let exact = micro.unsigned_abs();
         let unit = 10_u64.pow(MICRO_DECIMALS - COST_DECIMALS);
@@ -80,7 +79,7 @@ fn decimal_text(number: u64, decimals: u32) -> String {
 
 impl fmt::Display for Credits {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_amount(out, &self.exact(), &self.rounded())
+        write_amount(out, &self.exact(), &self.text())
     }
 }
 
@@ -102,16 +101,22 @@ fn write_amount(out: &mut fmt::Formatter<'_>, exact: &str, shown: &str) -> fmt::
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BalanceAmount(pub Micro);
 
-impl fmt::Display for BalanceAmount {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BalanceAmount {
+    /// Two decimals, rounded down. For texts.
+    pub fn text(self) -> String {
         let micro = self.0.get();
         if micro == 0 {
-            return out.write_str("0");
+            return "0".to_owned();
         }
         let unit = 10_u64.pow(MICRO_DECIMALS - BALANCE_DECIMALS);
         let shown = decimal_text(micro.unsigned_abs() / unit, BALANCE_DECIMALS);
-        let sign = if micro < 0 { "-" } else { "" };
-        write_amount(out, &self.0.to_string(), &format!("{sign}{shown}"))
+        format!("{}{shown}", if micro < 0 { "-" } else { "" })
+    }
+}
+
+impl fmt::Display for BalanceAmount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_amount(out, &self.0.to_string(), &self.text())
     }
 }
 
@@ -172,6 +177,20 @@ pub fn group_digits(number: u64) -> String {
     text
 }
 
+/// An exact amount, such as a price, with groups of digits: `3 000` or `0.25`.
+pub fn group_amount(amount: Micro) -> String {
+    let text = amount.to_string();
+    let (whole, fraction) = match text.split_once('.') {
+        Some((whole, fraction)) => (whole, format!(".{fraction}")),
+        None => (&*text, String::new()),
+    };
+    match whole.parse() {
+        Ok(whole) => format!("{}{fraction}", group_digits(whole)),
+        // Below zero.
+        Err(_) => text,
+    }
+}
+
 /// Returns `part` as a percentage of `whole`, rounded down.
 pub fn percent(part: u64, whole: u64) -> u64 {
     let percent = u128::from(part) * 100 / u128::from(whole).max(1);
@@ -200,6 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn an_exact_amount_has_groups_of_digits() {
+        for (micro, text) in [
+            (0, "0"),
+            (250_000, "0.25"),
+            (3_000_000_000, "3\u{202f}000"),
+            (1_234_567_000_001, "1\u{202f}234\u{202f}567.000001"),
+            (-1_500_000_000, "-1500"),
+        ] {
+            assert_eq!(group_amount(Micro::new(micro)), text);
+        }
+    }
+
+    #[test]
     fn credits_are_rounded_and_never_to_nothing() {
         for (micro, shown) in [
             (0, "0"),
@@ -220,7 +252,7 @@ mod tests {
             (-1, "-0.000001"),
             (-1_500_000, "-1.5000"),
         ] {
-            assert_eq!(Credits(Micro::new(micro)).rounded(), shown, "{micro}");
+            assert_eq!(Credits(Micro::new(micro)).text(), shown, "{micro}");
         }
     }
 

@@ -120,6 +120,20 @@ impl IntoResponse for PageError {
     }
 }
 
+/// Returns where a page is that was asked for with a slash at the end of its path.
+fn path_without_slash(method: &Method, uri: &Uri) -> Option<String> {
+    let path = uri.path();
+    let is_page = path.starts_with("/dashboard/") || path.starts_with("/docs/");
+    if !is_page || !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let path = path.strip_suffix('/')?;
+    Some(match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    })
+}
+
 /// Handles unknown paths. An API client with a wrong base URL receives an error in its format.
 pub async fn not_found(
     State(app): State<Arc<SidecarState>>,
@@ -127,6 +141,9 @@ pub async fn not_found(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
+    if let Some(path) = path_without_slash(&method, &uri) {
+        return Redirect::permanent(&path).into_response();
+    }
     if !is_api_client(&headers) {
         return PageError::NotFound.into_response();
     }

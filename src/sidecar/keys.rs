@@ -17,13 +17,14 @@ use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
 use super::form::{self, FormStop};
+use super::key_list::{KeyList, KeyListQuery};
 use super::new_keys::{KEY_SHOWN_MS, TicketedKey, is_own_ticket};
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
 use crate::shared_credit::wait_until_published;
-use accounts::{AccountError, ApiKey, ApiKeyStatus, KeyScope, KeySettings, MAX_KEY_NAME_CHARS};
+use accounts::{AccountError, KeyScope, KeySettings, MAX_KEY_NAME_CHARS};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -60,6 +61,7 @@ struct KeysPage {
     frame: Frame,
     csrf: String,
     keys: Vec<KeyListRow>,
+    list: KeyList,
     created: Option<CreatedKey>,
     /// True if the page of a new key no longer shows the key.
     is_gone: bool,
@@ -118,31 +120,29 @@ const ROTATION_OVERLAPS: [(&str, &str); 4] = [
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-fn rows(app: &SidecarState, user: &CurrentUser) -> Result<Vec<KeyListRow>, PageError> {
-    let now_ms = now_ms();
-    // Playground keys are short-lived, so the list shows only those that work.
-    let is_over = |key: &ApiKey| {
-        key.is_of_playground()
-            && (key.status == ApiKeyStatus::Revoked || key.settings.has_expired(now_ms))
-    };
-    app.accounts
-        .api_keys()
-        .keys(&user.account.id)?
-        .into_iter()
-        .filter(|key| !is_over(key))
-        .map(|key| row(app, user, key))
-        .collect()
-}
-
 fn needs_password(user: &CurrentUser) -> bool {
     may_administer(&user.account) && !user.confirmed
 }
 
 fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
+    page_of(app, user, &KeyListQuery::default())
+}
+
+fn page_of(
+    app: &SidecarState,
+    user: &CurrentUser,
+    query: &KeyListQuery,
+) -> Result<KeysPage, PageError> {
+    let mut list = KeyList::load(app, &user.account.id, "/dashboard/keys", query)?;
+    let keys = std::mem::take(&mut list.keys).into_iter();
+    let keys = keys
+        .map(|key| row(app, user, key))
+        .collect::<Result<_, _>>()?;
     Ok(KeysPage {
         frame: Frame::new("Keys", user),
         csrf: user.csrf.clone(),
-        keys: rows(app, user)?,
+        keys,
+        list,
         created: None,
         is_gone: false,
         fault: None,
@@ -162,6 +162,9 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {
 struct KeysQuery {
     /// Id of the client that the form selects at first.
     client: String,
+    key_q: String,
+    keys: String,
+    after: String,
 }
 
 async fn list(
@@ -170,9 +173,14 @@ async fn list(
     query: Result<Query<KeysQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.unwrap_or_default();
+    let list = KeyListQuery {
+        term: query.key_q,
+        which: query.keys,
+        after: query.after,
+    };
     let page = KeysPage {
         client: query.client,
-        ..page(&app, &user)?
+        ..page_of(&app, &user, &list)?
     };
     Ok(html(StatusCode::OK, &page))
 }

@@ -5,10 +5,10 @@
 //! sidecar shuts down.
 
 use super::activity::{ActivityRow, latest};
-use super::display::{LiveAmount, format_time, percent};
+use super::display::{BalanceAmount, Credits, LiveAmount, format_time, percent};
 use super::error::PageError;
 use super::session::CurrentUser;
-use super::spending::{SpendRate, format_time_left};
+use super::spending::{SpendRate, SpendableFunds, format_time_left};
 use super::state::SidecarState;
 use super::stream_slots::StreamSlot;
 use super::viewed_account::ViewedAccount;
@@ -71,13 +71,6 @@ impl BalanceView {
     pub fn held_amount(&self) -> LiveAmount<'_> {
         balance_amount(&self.held)
     }
-
-    pub fn today_amount(&self) -> LiveAmount<'_> {
-        LiveAmount {
-            exact: &self.today,
-            decimals: 4,
-        }
-    }
 }
 
 fn balance_amount(exact: &str) -> LiveAmount<'_> {
@@ -122,6 +115,8 @@ impl FirstSteps {
 pub struct SpendingSnapshot {
     granted: Option<Micro>,
     pace: SpendRate,
+    /// When the account was opened.
+    opened_ms: i64,
     steps: FirstSteps,
     /// Reserve of a usual request, and the last response from which it is computed.
     reserve: (Micro, i64),
@@ -152,9 +147,14 @@ impl SpendingSnapshot {
         let spent = billing
             .reports()
             .hourly_spend(account, SpendRate::first_hour(now_ms))?;
+        let opened_ms = match former {
+            Some(former) => former.opened_ms,
+            None => app.accounts.find(account)?.map_or(0, |it| it.created_at_ms),
+        };
         Ok(Self {
             granted: billing.pages().trial_granted(account)?,
-            pace: SpendRate::new(&spent, now_ms),
+            pace: SpendRate::new(&spent, opened_ms, now_ms),
+            opened_ms,
             steps: FirstSteps::load(app, account)?,
             reserve,
         })
@@ -167,8 +167,9 @@ impl SpendingSnapshot {
                 let granted = self.granted.unwrap_or(trial.credits_left);
                 let left = format_time_left(trial.ends_at_ms.saturating_sub(now_ms));
                 format!(
-                    "Trial: {left} left, {} of {granted} credits, until {}",
-                    trial.credits_left,
+                    "Trial: {left} left, {} of {} credits, until {}",
+                    BalanceAmount(trial.credits_left).text(),
+                    BalanceAmount(granted).text(),
                     format_time(trial.ends_at_ms)
                 )
             }
@@ -185,10 +186,15 @@ impl SpendingSnapshot {
             held: balance.held.to_string(),
             available: balance.available.to_string(),
             trial,
-            today: self.pace.today.to_string(),
-            pace: self
-                .pace
-                .describe(balance.available, self.reserve.0, now_ms),
+            today: Credits(self.pace.today).text(),
+            pace: self.pace.describe(
+                &SpendableFunds {
+                    available: balance.available,
+                    reserve: self.reserve.0,
+                    trial: active.map(|trial| (trial.credits_left, trial.ends_at_ms)),
+                },
+                now_ms,
+            ),
             trial_percent: trial_percent.unwrap_or_default(),
             steps: self.steps.text(),
         }

@@ -14,6 +14,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
+use base::clock::now_ms;
 use config::{BrandSettings, SupportContact};
 use std::sync::Arc;
 
@@ -69,6 +70,8 @@ pub struct Frame {
     pub sells_credits: bool,
     /// Number of entries that the page may lack, because the ledger's index lags behind.
     pub index_lag: u64,
+    /// When the page was made, in ms since 1970: the reader's clock may be wrong.
+    pub now_ms: i64,
 }
 
 /// Data of the signed-in user for the frame.
@@ -94,6 +97,7 @@ impl Frame {
             support: None,
             sells_credits: false,
             index_lag: 0,
+            now_ms: now_ms(),
         }
     }
 

@@ -31,7 +31,7 @@ use base::clock::now_ms;
 use config::Settings;
 pub use month::{MonthlySpending, first_hour_of_month, monthly_spending};
 pub use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery, encode};
-pub use rate::{SpendRate, format_time_left};
+pub use rate::{SpendRate, SpendableFunds, format_time_left};
 pub use report::SpendingReport;
 use std::sync::Arc;
 

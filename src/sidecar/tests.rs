@@ -279,7 +279,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(overview.inside("balance"), "300");
     let trial = overview.inside("trial");
     assert!(
-        trial.starts_with("Trial: 6 days 23 h left, 300 of 300 credits, until "),
+        trial.starts_with("Trial: 6 days 23 h left, 300.00 of 300.00 credits, until "),
         "{trial}"
     );
 
@@ -1048,4 +1048,27 @@ async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
         world.get("/dashboard", &cookie).await.inside("balance"),
         "0"
     );
+}
+
+#[tokio::test]
+async fn a_page_is_found_with_a_slash_at_its_end() {
+    let world = world(&[]).await;
+    for (path, target) in [
+        ("/dashboard/", "/dashboard"),
+        (
+            "/dashboard/keys/?keys=revoked",
+            "/dashboard/keys?keys=revoked",
+        ),
+        ("/docs/", "/docs"),
+    ] {
+        let found = world.get(path, "").await;
+        assert_eq!(
+            (found.status, &*found.headers["location"]),
+            (308, target),
+            "{path}"
+        );
+    }
+    for path in ["//example.com/", "/other/"] {
+        assert_eq!(world.get(path, "").await.status, 404, "{path}");
+    }
 }

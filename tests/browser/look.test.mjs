@@ -268,11 +268,11 @@ describe('every page is whole at three widths, keeps the rules of accessibility,
 
 test('the layout is looked at: a lost column and a page that is too wide are found out', async () => {
   const { page, context } = await person(browser, { storageState: world.cookies.admin, viewport: { width: 360, height: HEIGHT } });
-  await page.goto('/dashboard/keys');
+  await page.goto('/dashboard/operator/models');
   assert.deepEqual(await page.evaluate(layoutFaults), []);
-  await page.evaluate(() => document.querySelectorAll('td[data-label="Limits"]').forEach((cell) => cell.removeAttribute('data-label')));
-  assert.match((await page.evaluate(layoutFaults)).join('\n'), /nothing says "Limits"/);
-  await page.evaluate(() => { document.querySelector('td[data-label="Status"]').style.display = 'none'; });
+  await page.evaluate(() => document.querySelectorAll('td[data-label="Input"]').forEach((cell) => cell.removeAttribute('data-label')));
+  assert.match((await page.evaluate(layoutFaults)).join('\n'), /nothing says "Input"/);
+  await page.evaluate(() => { document.querySelector('td[data-label="Output"]').style.display = 'none'; });
   assert.match((await page.evaluate(layoutFaults)).join('\n'), /no cell 6/);
   await page.evaluate(() => { document.querySelector('h1').style.width = '500px'; });
   assert.match((await page.evaluate(layoutFaults)).join('\n'), /the page is \d+ px wide/);

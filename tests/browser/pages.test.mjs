@@ -117,7 +117,7 @@ test('a conversation shows how its turns grow and what caching saved', async () 
 
 test('the overview lives: numbers, latest responses and charts; and what is old is called so', async () => {
   const { page, key, faults, context } = await holder();
-  assert.match(await page.getByTestId('trial').innerText(), /6 days 23 h left, 300 of 300 credits/);
+  assert.match(await page.getByTestId('trial').innerText(), /6 days 23 h left, 300\.00 of 300\.00 credits/);
   await page.locator('[data-live-state].live').waitFor();
   // The key was made elsewhere after the page was loaded.
   const steps = (done) => page.waitForFunction((count) => document.querySelectorAll('.checklist .done').length === count, done);
@@ -125,7 +125,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   const before = Number(await page.getByTestId('available').innerText());
   const { requestId, credits } = await turn(key, randomUUID(), 'input=2000 output=100');
   await page.locator(`a[href$="${requestId}"]`).waitFor();
-  await page.waitForFunction((text) => document.querySelector('[data-testid="today"]').innerText === text, credits);
+  await page.waitForFunction((text) => Number(document.querySelector('[data-testid="today"]').innerText) === text, Number(credits));
   await steps(3);
   await page.waitForFunction(() => / credits per hour since .* last /.test(document.querySelector('[data-testid="pace"]').innerText));
   assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));

@@ -9,7 +9,7 @@ use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
-use crate::db::{InsertKeyOutcome, KeyRow};
+use crate::db::{InsertKeyOutcome, KeyFilter, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
 use ledger::StoreError;
 use std::sync::Arc;
@@ -163,6 +163,30 @@ impl ApiKeys<'_> {
             InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
             InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
         }
+    }
+
+    /// Returns a page of an account's keys, newest first: at most `limit`, after the key with the
+    /// id `after`. Playground keys that no longer work are in none.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn page(
+        &self,
+        account: &str,
+        filter: &KeyFilter<'_>,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<ApiKey>, StoreError> {
+        let rows = self.0.db.keys().keys_page(account, filter, after, limit)?;
+        rows.into_iter().map(ApiKey::from_row).collect()
+    }
+
+    /// Counts an account's keys that lists have: those that are not revoked, and those that are.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn count(&self, account: &str, now_ms: i64) -> Result<(u64, u64), StoreError> {
+        self.0.db.keys().count_keys(account, now_ms)
     }
 
     /// Returns an account's keys (the latest 500): live ones first, then newest first.

@@ -26,7 +26,7 @@ pub mod webhooks;
 
 use audit::AuditEntry;
 pub use database::AppDb;
-pub use keys::InsertKeyOutcome;
+pub use keys::{InsertKeyOutcome, KeyFilter};
 use ledger::StoreError;
 use ledger::sqlite::missing;
 use rows::{ACCOUNT_COLUMNS, account_row, first_column};

@@ -76,17 +76,15 @@ fn describe_tokens(quote: &Quote, is_exact: bool, payable: Micro) -> String {
     } else {
         String::new()
     };
-    let affordable = match quote.payable_output(payable) {
-        Some(0) | None => "0 of these output tokens are affordable".to_owned(),
-        Some(tokens) => format!("{tokens} of these output tokens are affordable"),
-    };
+    let affordable = quote.payable_output(payable).unwrap_or(0);
     let advice = match quote.payable_output(payable) {
-        None => "the input alone costs more: shorten it",
-        Some(_) => "shorten the input or ask for less output",
+        None => "The input alone costs more: shorten it.",
+        Some(_) => "Shorten the input or ask for less output.",
     };
     format!(
-        "This request asks for up to {asked} output tokens{each} after an input of up to {input} tokens, \
-         which can cost {}; {affordable}, and {} credits for {needed} are the least; {advice}.",
+        "This request asks for up to {asked} output tokens{each} after an input of up to {input} \
+         tokens, which can cost {} credits. The gateway accepts it from {} credits on, which pay for \
+         {needed} output tokens; the available credits pay for {affordable}. {advice}",
         quote.cost(asked),
         quote.cost(needed),
     )
@@ -151,9 +149,9 @@ mod tests {
             shown.message,
             format!(
                 "Insufficient credits: 1.2 are available. This request asks for up to 8000 output tokens \
-                 after an input of up to 1000 tokens, which can cost 17; 100 of these output tokens are \
-                 affordable, and 1.512 credits for 256 are the least; shorten the input or ask for less \
-                 output. Your credits: {base}/dashboard"
+                 after an input of up to 1000 tokens, which can cost 17 credits. The gateway accepts it \
+                 from 1.512 credits on, which pay for 256 output tokens; the available credits pay for \
+                 100. Shorten the input or ask for less output. Your credits: {base}/dashboard"
             )
         );
         let key = ReserveError::KeySpendLimit { free: credits(10) };
@@ -165,8 +163,8 @@ mod tests {
         .message;
         for part in [
             "This key's spend limit leaves 0.00001 credits.",
-            "0 of these output tokens are affordable",
-            "the input alone costs more",
+            "the available credits pay for 0",
+            "The input alone costs more",
             &format!("{base}/dashboard/keys"),
             "For more credits: help@corp.example",
         ] {

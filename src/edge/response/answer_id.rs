@@ -1,5 +1,4 @@
-//! The id of an answer in the bytes that the client gets, so that whoever has it can find the
-//! request.
+//! The id of an answer in the bytes that the client gets, by which its reader can find the request.
 //!
 //! Reads only the beginning, and no JSON: an id that it misses is only not found later.
 

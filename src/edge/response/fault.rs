@@ -61,7 +61,25 @@ fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
 
 /// Mentions the gateway's own changes of the request in the failure, before the vendor's message.
 pub(super) fn after_own_changes(call: &AdmittedRequest, failure: Failure) -> Failure {
-    let limit = call.usage_bounds.output / call.response.choices.max(1);
+    let sent = call.usage_bounds.output / call.response.choices.max(1);
+    let limit = own_limit(sent, call.model.max_output_tokens);
     let why = "what the model takes and the account's credits pay for";
     failure.after_own_changes(&call.warnings, (limit, why))
+}
+
+/// The output limit that an error may name: what was sent, `sent`, also counts what the vendor can
+/// bill beyond the limit, so it can be more than the model takes.
+fn own_limit(sent: u64, model_max: u64) -> u64 {
+    sent.min(model_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_limit;
+
+    #[test]
+    fn an_error_names_no_limit_above_the_models_own() {
+        assert_eq!(own_limit(214_257, 128_000), 128_000);
+        assert_eq!(own_limit(1_000, 128_000), 1_000);
+    }
 }

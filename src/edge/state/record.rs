@@ -37,6 +37,8 @@ pub struct RequestRecord {
     /// What a free request asks for; empty for a billed one.
     pub asked_for: &'static str,
     pub model: OnceLock<Arc<CatalogModel>>,
+    /// The name of a model that the client sent, if the catalog has none.
+    pub asked_model: OnceLock<String>,
     /// The key, if the gateway recognised and refused it.
     pub refused_key: Option<Box<KeyIdentity>>,
     /// Code and message of the failure that the client got.
@@ -60,6 +62,7 @@ impl RequestRecord {
             asks_model: false,
             asked_for: "",
             model: OnceLock::new(),
+            asked_model: OnceLock::new(),
             refused_key: None,
             failure: None,
         }
@@ -81,6 +84,7 @@ impl RequestRecord {
             asks_model: self.asks_model,
             asked_for: self.asked_for,
             model: std::mem::take(&mut self.model),
+            asked_model: std::mem::take(&mut self.asked_model),
             refused_key: self.refused_key.take(),
             failure: self.failure.take(),
         }

@@ -4,6 +4,7 @@ use super::query::ActivityQuery;
 use super::row::key_names;
 use crate::billing::Receipt;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};
+use crate::refused_requests::{RefusedCursor, RefusedFilter, RefusedRequest};
 use crate::sidecar::csv::{CsvFile, write_quoted};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
@@ -44,9 +45,12 @@ pub fn show_download(
     query: &ActivityQuery,
 ) -> Result<Response, PageError> {
     let filter = query.filter().map_err(|_| PageError::NotFound)?;
-    let filter = filter.responses.ok_or(PageError::NotFound)?;
     let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
+    let Some(filter) = filter.responses else {
+        let filter = filter.refused.ok_or(PageError::NotFound)?;
+        return download_refused(app, slot, account, filter);
+    };
     let (billing, names_of) = (app.billing.clone(), Arc::clone(app));
     let start = DownloadPosition {
         before: None,
@@ -62,6 +66,53 @@ pub fn show_download(
         Ok(encode_rows(&receipts, &names, position.left))
     });
     Ok(file.into_response("responses.csv"))
+}
+
+const REFUSED_CSV_HEADER: &str =
+    "time,request_id,model,surface,key,status,code,message,key_name\r\n";
+
+/// The file of an account's refused requests, newest first: all that are listed.
+fn download_refused(
+    app: &Arc<SidecarState>,
+    slot: StreamSlot,
+    account: String,
+    filter: RefusedFilter,
+) -> Result<Response, PageError> {
+    let refused = app.refused.clone().ok_or(PageError::NotFound)?;
+    let accounts = app.accounts.clone();
+    let read = move |before: Option<RefusedCursor>| {
+        let rows = refused.list(&account, &filter, before, CHUNK_ROWS)?;
+        let keys = rows.iter().map(|(_, row)| &*row.key_id);
+        let names = KeyNames::load(&accounts, &account, keys)?;
+        let mut text = String::new();
+        for (_, row) in &rows {
+            write_refused_row(&mut text, row, &names);
+        }
+        Ok((text, rows.last().map(|(at, _)| Some(*at))))
+    };
+    let file = CsvFile::new(slot, REFUSED_CSV_HEADER, None, read);
+    Ok(file.into_response("refused.csv"))
+}
+
+fn write_refused_row(text: &mut String, row: &RefusedRequest, names: &KeyNames) {
+    let words = [
+        &rfc3339(row.at_ms),
+        &row.request_id,
+        &row.model,
+        row.surface,
+        &*row.key_shown,
+        &row.status.to_string(),
+        &row.code,
+        &row.message,
+        &names.get(&row.key_id, "").name,
+    ];
+    for (index, word) in words.into_iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        write_quoted(text, word);
+    }
+    text.push_str("\r\n");
 }
 
 struct DownloadPosition {

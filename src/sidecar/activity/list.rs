@@ -4,7 +4,7 @@
 //! This file must not render a page.
 
 use super::query::ListFilter;
-use super::row::{ActivityRow, add_fault, row};
+use super::row::{ActivityRow, complete, row};
 use crate::billing::Receipt;
 use crate::billing::activity::ActivityCursor;
 use crate::refused_requests::{RefusedCursor, RefusedRequest};
@@ -68,7 +68,7 @@ pub fn list(
     let rows = items.iter().map(|(_, item)| match item {
         Item::Response(receipt) => {
             let mut row = row(viewed, receipt, &names);
-            add_fault(app, viewed, &mut row)?;
+            complete(app, viewed, &mut row)?;
             Ok(row)
         }
         Item::Refused(refused) => Ok(ActivityRow::from_refused(viewed, refused, &names)),

@@ -5,7 +5,7 @@ use super::row::{ActivityRow, key_names, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
 use crate::refused_requests::RequestNote;
-use crate::sidecar::display::{Timestamp, group_digits};
+use crate::sidecar::display::{Timestamp, group_amount, group_digits};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::page::{Frame, html};
@@ -140,7 +140,13 @@ fn receipt_page<'r>(
         .clone()
         .all(|line| line.unit == Unit::Tokens && line.factor == Factor::ONE);
     let terms: Vec<_> = terms
-        .map(|line| format!("{} × {}", group_digits(line.count), line.price))
+        .map(|line| {
+            format!(
+                "{} × {}",
+                group_digits(line.count),
+                group_amount(line.price)
+            )
+        })
         .collect();
     let lines = priced
         .into_iter()
@@ -151,7 +157,7 @@ fn receipt_page<'r>(
             class: line.class,
             pass: line.pass,
             count: group_digits(line.count),
-            price: line.price.to_string(),
+            price: group_amount(line.price),
             per_thousand: line.unit == Unit::Uses,
             credits: line.credits(),
         })
@@ -318,7 +324,7 @@ mod tests {
             "12.3 s",
             "840 ms",
             "is estimated from the content",
-            "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500",
+            "3 × 500 + 1\u{202f}234 × 50 + 17 × 2\u{202f}500",
         ] {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");
         }

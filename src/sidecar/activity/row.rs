@@ -30,6 +30,8 @@ pub struct ActivityRow {
     pub cached: String,
     pub tokens_out: String,
     pub credits: Credits,
+    /// What came back later.
+    pub refunded: Option<Credits>,
     pub estimated: bool,
     /// Time from admission to the end of the response.
     pub took: Option<String>,
@@ -71,6 +73,7 @@ impl ActivityRow {
             cached: none(),
             tokens_out: none(),
             credits: Credits::ZERO,
+            refunded: None,
             estimated: false,
             took: None,
             first_token: None,
@@ -97,14 +100,15 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
         cached: group_digits(usage.cache_read),
         tokens_out: group_digits(usage.output_total()),
         credits: Credits(receipt.credits),
+        refunded: None,
         estimated: detail.estimated,
         took: detail.took_ms.map(format_elapsed),
         first_token: detail.first_token_ms.map(format_elapsed),
     }
 }
 
-/// Adds how the vendor failed the request, if it did.
-pub(super) fn add_fault(
+/// Adds what the ledger's list does not have: how the vendor failed the request, and what came back.
+pub(super) fn complete(
     app: &SidecarState,
     viewed: &ViewedAccount,
     row: &mut ActivityRow,
@@ -115,6 +119,11 @@ pub(super) fn add_fault(
     if has_failed && let Some(refused) = &app.refused {
         let note = refused.find_note(Some(&viewed.id), &row.request_id)?;
         row.fault = note.and_then(|note| Some(note.fault?.summary()));
+    }
+    if row.credits.0.is_positive() {
+        let receipts = app.billing.receipts();
+        let refunded = receipts.refunded(&viewed.id, &row.request_id)?;
+        row.refunded = refunded.is_positive().then_some(Credits(refunded));
     }
     Ok(())
 }

@@ -16,6 +16,8 @@ pub struct KeyListRow {
     pub name: String,
     pub shown: String,
     pub status: &'static str,
+    /// Class of the badge with the status, after a space.
+    pub badge: &'static str,
     pub live: bool,
     /// True if the playground created the key; such a key has no settings.
     pub is_of_playground: bool,
@@ -46,6 +48,12 @@ pub fn row(app: &SidecarState, user: &CurrentUser, key: ApiKey) -> Result<KeyLis
             "does not work: account suspended"
         } else {
             key.status.name()
+        },
+        badge: match key.status {
+            _ if expired || user.account.status == AccountStatus::Suspended => " warn",
+            ApiKeyStatus::Active => " good",
+            ApiKeyStatus::Disabled => " warn",
+            ApiKeyStatus::Revoked => "",
         },
         live,
         is_of_playground: key.is_of_playground(),

@@ -9,9 +9,10 @@ use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
-use super::super::display::{Credits, Timestamp, group_digits};
+use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
 use super::super::error::PageError;
 use super::super::form::{self, FormStop};
+use super::super::key_list::{KeyList, KeyListQuery};
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
@@ -23,8 +24,8 @@ use crate::billing::corrections::{
 use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::document;
 use accounts::{
-    Account, AccountError, AccountStatus, Actor, ApiKey, ApiKeyStatus, LinkPurpose,
-    MAX_KEY_NAME_CHARS, NewKey, RateSettings, Role,
+    Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose, MAX_KEY_NAME_CHARS,
+    NewKey, RateSettings, Role,
 };
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -107,15 +108,15 @@ pub struct OperatorAccountPage {
     roles: Vec<RoleChoice>,
     /// True if the account is the user's own.
     is_own: bool,
-    balance: String,
-    held: String,
-    available: String,
+    balance: BalanceAmount,
+    held: BalanceAmount,
+    available: BalanceAmount,
     trial: String,
     /// Usage in the last [`USAGE_DAYS`] days, with the most expensive model first.
     usage: Vec<UsageByModel>,
     spent: Credits,
     usage_days: i64,
-    keys: Vec<ApiKey>,
+    list: KeyList,
     entries: Vec<AccountEntryRow>,
     /// True if a trial is running, so that it can be extended.
     has_trial: bool,
@@ -201,9 +202,9 @@ pub fn page(
         may_act: may_administer(&user.account),
         roles: role_choices(account.role),
         is_own: user.account.id == account.id,
-        balance: shown.balance,
-        held: shown.held,
-        available: shown.available,
+        balance: BalanceAmount(balance.balance),
+        held: BalanceAmount(balance.held),
+        available: BalanceAmount(balance.available),
         trial: shown.trial,
         usage,
         spent,
@@ -217,7 +218,7 @@ pub fn page(
         new_key_name: String::new(),
         new_key_fault: None,
         key_name_max: MAX_KEY_NAME_CHARS,
-        keys: app.accounts.api_keys().keys(&account.id)?,
+        list: key_list(app, &account, &KeyListQuery::default())?,
         entries: entries.collect::<Result<_, StoreError>>()?,
         asks_password: !user.confirmed,
         done: None,
@@ -312,6 +313,21 @@ pub struct AccountPageQuery {
     request: String,
     /// Number of an entry to show, even if it is not one of the latest.
     entry: Option<i64>,
+    #[serde(default)]
+    key_q: String,
+    #[serde(default)]
+    keys: String,
+    #[serde(default)]
+    after: String,
+}
+
+fn key_list(
+    app: &SidecarState,
+    account: &Account,
+    query: &KeyListQuery,
+) -> Result<KeyList, StoreError> {
+    let path = format!("/dashboard/operator/accounts/{}", account.id);
+    KeyList::load(app, &account.id, &path, query)
 }
 
 pub async fn show(
@@ -320,14 +336,23 @@ pub async fn show(
     Path(id): Path<String>,
     query: Result<Query<AccountPageQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let Query(AccountPageQuery { request, entry }) = query.map_err(|_| PageError::NotFound)?;
+    let Query(AccountPageQuery {
+        request,
+        entry,
+        key_q: term,
+        keys: which,
+        after,
+    }) = query.map_err(|_| PageError::NotFound)?;
     let account = find(&app, &id)?;
     let found = match entry {
         Some(seq) => app.billing.receipts().find_entry(&seq.to_string())?,
         None => None,
     };
     let found = found.filter(|entry| entry.account == account.id);
+    let keys = KeyListQuery { term, which, after };
+    let list = key_list(&app, &account, &keys)?;
     let mut page = OperatorAccountPage {
+        list,
         refund: RefundForm {
             request_id: request,
             ..RefundForm::default()

@@ -3,6 +3,7 @@
 //! This file must not change anything.
 
 use super::super::authz::Operator;
+use super::super::display;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;

@@ -13,6 +13,7 @@ use super::super::spending::{
 };
 use super::super::state::SidecarState;
 use crate::billing::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
+use accounts::AccountStatus;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -275,12 +276,22 @@ fn load(
         Credits(days.fold(Micro::ZERO, |sum, day| sum.plus(amount(day))))
     };
     let counts = app.accounts.directory().count()?;
+    // Nobody can spend the credits of a deleted account.
+    let deleted: Vec<_> = (app.accounts.directory().page(None, u32::MAX)?.into_iter())
+        .filter(|account| account.status == AccountStatus::Deleted)
+        .map(|account| account.id)
+        .collect();
+    let pages = app.billing.pages();
+    let of_deleted = pages.balances(&deleted, now_ms)?;
+    let balances = (of_deleted.into_values()).fold(pages.balance_total(now_ms)?, |sum, balance| {
+        sum.minus(balance)
+    });
     Ok(Loaded {
         totals: Totals {
             active: group_digits(counts.active),
             suspended: group_digits(counts.suspended),
             deleted: group_digits(counts.deleted),
-            balances: BalanceAmount(app.billing.pages().balance_total(now_ms)?),
+            balances: BalanceAmount(balances),
             spent_today: sum_of(today, |day| day.sum.credits),
             writeoffs: sum_of(today - WRITEOFF_DAYS + 1, |day| day.writeoff),
         },

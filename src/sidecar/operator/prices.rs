@@ -5,7 +5,7 @@
 
 use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
-use super::super::display::{Timestamp, group_digits};
+use super::super::display::{Timestamp, group_amount, group_digits};
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
@@ -126,11 +126,11 @@ fn price_rows(price: &PriceList) -> Vec<PriceRow> {
         ("audio output", features.audio_output),
     ];
     for (name, amount) in audio {
-        let amount = amount.map(|amount| amount.to_string());
+        let amount = amount.map(group_amount);
         rows.extend(amount.map(|amount| row(name.to_owned(), amount, PER_MILLION)));
     }
     for tool in ServerTool::ALL {
-        let amount = features.tool_price(tool).map(|amount| amount.to_string());
+        let amount = features.tool_price(tool).map(group_amount);
         let name = tool.key().replace('_', " ");
         rows.extend(amount.map(|amount| row(name, amount, PER_THOUSAND)));
     }
@@ -153,5 +153,5 @@ pub fn token_prices(rates: &TokenPrices) -> [(&'static str, String); 5] {
         ("cache write 1 h", rates.cache_write_1h),
         ("output", rates.output),
     ]
-    .map(|(name, amount)| (name, amount.to_string()))
+    .map(|(name, amount)| (name, group_amount(amount)))
 }

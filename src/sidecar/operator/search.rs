@@ -165,7 +165,7 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
     }
     if let Some((account, key)) = app.accounts.api_keys().key(None, term)? {
         return Ok(Found::Page(format!(
-            "/dashboard/operator/accounts/{account}#{}",
+            "/dashboard/operator/accounts/{account}?key_q={0}#{0}",
             key.id
         )));
     }

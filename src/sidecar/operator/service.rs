@@ -35,6 +35,8 @@ struct EndpointRow {
     /// Number of running requests; `None` if this process sends no requests.
     running: Option<String>,
     health: String,
+    /// Class of the health's badge, after a space.
+    badge: &'static str,
     /// Failure ratio such as `2 of 40 failed`; empty if no attempt has ended, or if this process
     /// sends no requests.
     recent: String,
@@ -107,7 +109,11 @@ fn endpoint_row(vendor: &str, endpoint: &VendorEndpoint, states: &[EndpointState
             Some(max_concurrent) => format!("{} of {max_concurrent}", state.in_flight),
             None => state.in_flight.to_string(),
         }),
-        health: state.map_or_else(|| "Unknown to this process".to_owned(), describe_health),
+        badge: state.map_or("", |state| describe_health(state).1),
+        health: state.map_or_else(
+            || "Unknown to this process".to_owned(),
+            |state| describe_health(state).0,
+        ),
         recent: state.map(describe_recent).unwrap_or_default(),
         first_byte: state.map(describe_first_byte).unwrap_or_default(),
         last_failure: state.and_then(|state| state.last_failure.clone()),
@@ -139,8 +145,9 @@ fn describe_first_byte(state: &EndpointState) -> String {
     }
 }
 
-/// Describes whether an endpoint receives requests; if not, the text gives the reason.
-fn describe_health(state: &EndpointState) -> String {
+/// Describes whether an endpoint receives requests, and if not, why; and how it has answered lately.
+/// Also returns the class of the badge.
+fn describe_health(state: &EndpointState) -> (String, &'static str) {
     let mut words = Vec::new();
     match state.breaker {
         "open" if state.opens_in_seconds == 0 => {
@@ -171,11 +178,17 @@ fn describe_health(state: &EndpointState) -> String {
             "Rate-limited: no requests for {model} for {seconds} s"
         ));
     }
-    if words.is_empty() {
-        "Healthy".to_owned()
-    } else {
-        words.join(" · ")
+    if !words.is_empty() {
+        return (words.join(" · "), " bad");
     }
+    let recent = &state.recent;
+    let (text, badge) = match (recent.ended, recent.failed) {
+        (0, _) => ("No requests in 5 min", ""),
+        (ended, failed) if failed >= ended => ("All requests fail", " bad"),
+        (_, 0) => ("Healthy", " good"),
+        _ => ("Some requests fail", " warn"),
+    };
+    (text.to_owned(), badge)
 }
 
 pub async fn show(

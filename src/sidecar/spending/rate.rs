@@ -10,12 +10,23 @@ use credits::money::Micro;
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;
 
-/// Spending since midnight UTC, and in the previous hour plus the elapsed part of the current one.
+/// Spending since midnight, and in the previous hour plus the elapsed part of this one, but not from
+/// before the account existed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpendRate {
     pub today: Micro,
     recent: Micro,
     since_ms: i64,
+}
+
+/// What an account can spend.
+#[derive(Debug, Clone, Copy)]
+pub struct SpendableFunds {
+    pub available: Micro,
+    /// What a usual request reserves.
+    pub reserve: Micro,
+    /// Credits of a running trial that are left, and its end in ms since 1970.
+    pub trial: Option<(Micro, i64)>,
 }
 
 impl SpendRate {
@@ -25,7 +36,8 @@ impl SpendRate {
         (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
     }
 
-    pub fn new(spent: &[HourlySpend], now_ms: i64) -> Self {
+    /// `opened_ms`: when the account was opened.
+    pub fn new(spent: &[HourlySpend], opened_ms: i64, now_ms: i64) -> Self {
         let hour = now_ms.div_euclid(HOUR_MS);
         let from = |first: i64| {
             let hours = spent.iter().filter(|spent| spent.hour >= first);
@@ -34,13 +46,13 @@ impl SpendRate {
         Self {
             today: from(hour - hour.rem_euclid(DAY_HOURS)),
             recent: from(hour - 1),
-            since_ms: (hour - 1).saturating_mul(HOUR_MS),
+            since_ms: (hour - 1).saturating_mul(HOUR_MS).max(opened_ms),
         }
     }
 
-    /// Describes the rate of spending, and the time for which `available` lasts. If a usual request
-    /// reserves more than that (`reserve`), the text says that credits are too low.
-    pub fn describe(&self, available: Micro, reserve: Micro, now_ms: i64) -> String {
+    /// Describes the rate of spending, and how long the funds last at it: not at all, if a usual
+    /// request reserves more than is available, and trial credits no longer than the trial.
+    pub fn describe(&self, funds: &SpendableFunds, now_ms: i64) -> String {
         let since = rfc3339(self.since_ms);
         let since = since.get(11..16).unwrap_or_default();
         if !self.recent.is_positive() {
@@ -55,18 +67,32 @@ impl SpendRate {
         );
         let recent = i128::from(self.recent.get());
         let an_hour = Micro::new(i64::try_from(recent * 60 / minutes).unwrap_or(i64::MAX));
-        let left = i128::from(available.or_zero().get()) * minutes / recent;
-        let left = i64::try_from(left)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(MINUTE_MS);
+        let last_ms = |credits: Micro| {
+            let left = i128::from(credits.or_zero().get()) * minutes / recent;
+            let left = i64::try_from(left).unwrap_or(i64::MAX);
+            left.saturating_mul(MINUTE_MS)
+        };
         let an_hour = round_to_thousandth(an_hour);
-        if available < reserve {
+        if funds.available < funds.reserve {
             return format!(
                 "{an_hour} credits per hour since {since} UTC; a usual request reserves more than is available"
             );
         }
+        let mut left = last_ms(funds.available);
+        let mut of_trial = "";
+        if let Some((trial, ends_at_ms)) = funds.trial {
+            let trial_ms = ends_at_ms.saturating_sub(now_ms).max(0);
+            if left > trial_ms {
+                // What is not of the trial is spent after it, as trial credits are spent first.
+                let bought = last_ms(funds.available.minus(trial));
+                left = left.min(trial_ms.saturating_add(bought));
+                if bought == 0 {
+                    of_trial = ", until the trial ends";
+                }
+            }
+        }
         format!(
-            "{an_hour} credits per hour since {since} UTC; at this rate your credits last {}",
+            "{an_hour} credits per hour since {since} UTC; at this rate your credits last {}{of_trial}",
             format_time_left(left)
         )
     }
@@ -128,39 +154,85 @@ mod tests {
             spent(HOUR, "b", 1),
         ];
         let now_ms = NOW + 30 * MINUTE_MS;
-        let pace = SpendRate::new(&rows, now_ms);
+        let describe = |rate: &SpendRate, available, reserve, now_ms| {
+            let trial = None;
+            let funds = SpendableFunds {
+                available,
+                reserve,
+                trial,
+            };
+            rate.describe(&funds, now_ms)
+        };
+        let pace = SpendRate::new(&rows, 0, now_ms);
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
         // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
         let words = "2 credits per hour since 07:00 UTC; at this rate your credits last 5 h 0 min";
-        assert_eq!(pace.describe(ten, ten, now_ms), words);
+        assert_eq!(describe(&pace, ten, ten, now_ms), words);
         assert_eq!(
-            pace.describe(ten, Micro::new(10_000_001), now_ms),
+            describe(&pace, ten, Micro::new(10_000_001), now_ms),
             "2 credits per hour since 07:00 UTC; a usual request reserves more than is available"
         );
         assert_eq!(
-            pace.describe(ten, Micro::ZERO, now_ms + 59_999),
+            describe(&pace, ten, Micro::ZERO, now_ms + 59_999),
             words,
             "the words change by the minute"
         );
         assert_eq!(
-            SpendRate::new(&rows[..2], now_ms).describe(ten, Micro::ZERO, now_ms),
+            describe(
+                &SpendRate::new(&rows[..2], 0, now_ms),
+                ten,
+                Micro::ZERO,
+                now_ms
+            ),
             "Nothing spent since 07:00 UTC"
         );
         assert_eq!(
-            SpendRate::new(&rows, now_ms)
-                .describe(Micro::ZERO, Micro::ZERO, now_ms)
-                .split("last ")
-                .last(),
+            describe(
+                &SpendRate::new(&rows, 0, now_ms),
+                Micro::ZERO,
+                Micro::ZERO,
+                now_ms
+            )
+            .split("last ")
+            .last(),
             Some("less than a minute")
         );
         // Just after midnight, the previous hour counts for the rate, but not for today.
         let midnight = HOUR - 8;
         assert_eq!(SpendRate::first_hour(midnight * HOUR_MS), midnight - 1);
-        let early = SpendRate::new(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
+        let early = SpendRate::new(&[spent(midnight - 1, "a", 6)], 0, midnight * HOUR_MS);
         assert_eq!(
             (early.today, early.recent),
             (Micro::ZERO, Micro::new(6_000_000))
+        );
+    }
+
+    #[test]
+    fn trial_credits_last_no_longer_than_the_trial_nor_count_hours_before_the_account() {
+        let now_ms = NOW + 30 * MINUTE_MS;
+        // One credit in the half hour since the account was opened: two an hour.
+        let rate = SpendRate::new(&[spent(HOUR, "a", 1)], NOW, now_ms);
+        let says = |available: i64, trial: i64, hours: i64| {
+            let funds = SpendableFunds {
+                available: Micro::new(available * 1_000_000),
+                reserve: Micro::ZERO,
+                trial: Some((Micro::new(trial * 1_000_000), now_ms + hours * HOUR_MS)),
+            };
+            let text = rate.describe(&funds, now_ms);
+            let text = text.strip_prefix("2 credits per hour since 08:00 UTC; at this rate your ");
+            text.unwrap().to_owned()
+        };
+        // 300 credits would last 150 hours.
+        assert_eq!(says(300, 300, 150), "credits last 6 days 6 h");
+        let until = "credits last 6 days 5 h, until the trial ends";
+        assert_eq!(says(300, 300, 149), until);
+        // Of the 20 credits, ten are bought: those last five hours after the trial.
+        assert_eq!(says(20, 10, 2), "credits last 7 h 0 min");
+        assert_eq!(says(20, 10, 8), "credits last 10 h 0 min");
+        assert_eq!(
+            says(20, 20, 0),
+            "credits last less than a minute, until the trial ends"
         );
     }
 

@@ -182,7 +182,13 @@ async fn refused_requests_stand_among_the_responses_and_each_has_a_page() {
     let csv = world
         .get("/dashboard/activity.csv?outcome=refused", &cookie)
         .await;
-    assert_eq!(csv.status, 404, "the file has responses");
+    assert!(
+        csv.body.contains(",status,code,message,key_name\r\n"),
+        "{}",
+        csv.body
+    );
+    assert_eq!(csv.body.matches("\"req_").count(), 3);
+    assert!(csv.body.contains(",\"402\",\"insufficient_credits\","));
 }
 
 #[tokio::test]

@@ -399,3 +399,61 @@ async fn a_playground_key_is_for_one_session_and_is_listed_while_it_works() {
     world.post("/dashboard/sign-out", &stranger, &out).await;
     assert!(!lives(&last), "a playground key ends with its session");
 }
+
+#[tokio::test]
+async fn ten_thousand_keys_come_in_pages_and_each_is_found() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let database = rusqlite::Connection::open(world.folder.path().join("app.db")).unwrap();
+    database
+        .execute(
+            "WITH RECURSIVE series(value) AS
+               (SELECT 1 UNION ALL SELECT value + 1 FROM series WHERE value < 10000)
+             INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, revoked_at_ms)
+             SELECT format('key_%05d', value), ?1, 'key number ' || value, randomblob(32),
+               format('gw-sk-%04d…abcd', value), iif(value % 100 = 0, 'active', 'revoked'),
+               1000 + value / 2, iif(value % 100 = 0, NULL, 5)
+             FROM series",
+            [&account],
+        )
+        .unwrap();
+    let names = |page: &TestResponse| -> Vec<String> {
+        let rows = page.body.split("class=\"name a\">").skip(1);
+        rows.map(|row| {
+            let (_, name) = row.split_once("key number ").unwrap();
+            name.split('<').next().unwrap().to_owned()
+        })
+        .collect()
+    };
+    let get = async |path: &str| {
+        let page = world.get(path, &cookie).await;
+        assert_eq!(page.status, 200, "{path}");
+        assert!(page.body.len() < 80_000, "{path}: {}", page.body.len());
+        page
+    };
+    let first = get("/dashboard/keys").await;
+    let expected: Vec<_> = (0..50).map(|at| (10_000 - 100 * at).to_string()).collect();
+    assert_eq!(names(&first), expected);
+    assert!(first.body.contains("Not revoked (100)"));
+    assert!(first.body.contains("Revoked (9\u{202f}900)"));
+    let (before, _) = first.body.split_once("#keys\" rel=\"next\"").unwrap();
+    let (_, next) = before.rsplit_once("href=\"").unwrap();
+    let second = get(&next.replace("&#38;", "&")).await;
+    assert_eq!(names(&second).first().map(String::as_str), Some("5000"));
+    assert_eq!(names(&second).len(), 50);
+    assert!(!second.body.contains("rel=\"next\""));
+    let revoked = get("/dashboard/keys?keys=revoked").await;
+    assert_eq!(names(&revoked)[..2], ["9999", "9998"]);
+    for term in ["Number+7777", "gw-sk-7777", "key_07777"] {
+        let found = get(&format!("/dashboard/keys?key_q={term}")).await;
+        assert_eq!(names(&found), ["7777"], "{term}");
+    }
+    let activity = get("/dashboard/activity?key=key_07777").await;
+    assert!(
+        activity
+            .body
+            .contains("<option value=\"key_07777\" selected>")
+    );
+    assert_eq!(activity.body.matches("<option value=\"key_").count(), 51);
+}

@@ -12,6 +12,21 @@ use std::sync::Arc;
 /// Maximum number of keys in a list, including revoked ones.
 const MAX_KEYS_LISTED: i64 = 500;
 
+/// Whether lists have a key: all but the playground's that no longer work at the time `?4`.
+const IS_LISTED: &str = "CASE WHEN settings = '' THEN 1 ELSE
+    settings ->> '$.playground_session' IS NULL
+    OR (status <> 'revoked' AND ifnull(settings ->> '$.expires_at_ms', ?4 + 1) > ?4) END";
+
+/// Which keys of an account a list has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeyFilter<'a> {
+    /// Whether they are revoked; `None` does not matter.
+    pub is_revoked: Option<bool>,
+    /// Their id, or a part of their name or of the text that they are shown with; empty: all.
+    pub term: &'a str,
+    pub now_ms: i64,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum InsertKeyOutcome {
     Done,
@@ -79,6 +94,52 @@ impl KeyRows<'_> {
                     })
                 })
                 .optional()
+        })
+    }
+
+    /// Returns a page of an account's keys, newest first: at most `limit`, after the key `after`.
+    /// Playground keys that no longer work are in none.
+    pub fn keys_page(
+        &self,
+        account: &str,
+        filter: &KeyFilter<'_>,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<KeyRow>, StoreError> {
+        self.0.read("list a page of an account's keys", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY_COLUMNS} FROM api_key
+                     WHERE account = ?1 AND (status = 'revoked') = ifnull(?2, status = 'revoked')
+                       AND (?3 = '' OR id = ?3 OR instr(lower(name), lower(?3)) > 0 OR instr(shown, ?3) > 0)
+                       AND {IS_LISTED}
+                       AND (created_at_ms, id) < (
+                         ifnull((SELECT created_at_ms FROM api_key WHERE id = ?5), 9223372036854775807),
+                         ifnull(?5, ''))
+                     ORDER BY created_at_ms DESC, id DESC LIMIT ?6",
+                ))?
+                .query_map(
+                    params![account, filter.is_revoked, filter.term, filter.now_ms, after, limit],
+                    key_row,
+                )?
+                .collect()
+        })
+    }
+
+    /// Counts the keys that [`KeyRows::keys_page`] lists without a filter: those that are not
+    /// revoked, and those that are.
+    pub fn count_keys(&self, account: &str, now_ms: i64) -> Result<(u64, u64), StoreError> {
+        self.0.read("count an account's keys", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT count(*) FILTER (WHERE status <> 'revoked'),
+                            count(*) FILTER (WHERE status = 'revoked')
+                     FROM api_key WHERE account = ?1 AND ?2 = ?2 AND ?3 = ?3 AND {IS_LISTED}",
+                ))?
+                .query_row(params![account, 0, 0, now_ms], |row| {
+                    let count = |at: usize| row.get::<_, i64>(at).map(i64::unsigned_abs);
+                    Ok((count(0)?, count(1)?))
+                })
         })
     }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 fn lines(page: &TestResponse) -> Vec<String> {
     let rows = page
         .body
-        .split("data-label=\"What\" class=\"words what\">")
+        .split("data-label=\"What\" class=\"words what a\">")
         .skip(1);
     rows.map(|row| {
         let cell = row.split("</td>").next().unwrap();

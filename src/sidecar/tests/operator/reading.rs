@@ -88,7 +88,7 @@ async fn every_id_leads_somewhere_or_is_named() {
         (&root.account, &account),
         ("a@example.com", &account),
         ("A@EXAMPLE", &account),
-        (&key.key_id, &format!("{account}#{}", key.key_id)),
+        (&key.key_id, &format!("{account}?key_q={0}#{0}", key.key_id)),
         (&key.key, &account),
         (&shown.replace('…', "%E2%80%A6"), &account),
         (&version, &format!("/dashboard/operator/prices/{version}")),
