@@ -131,6 +131,7 @@ pub async fn prepare(
         reasoning_retry: None,
         fallbacks: None,
         failure: None,
+        vendor_fault: None,
         body_read,
         admitted: Instant::now(),
         billed: None,
