@@ -4,7 +4,9 @@
 //! This file must not read a store.
 
 use crate::billing::Balance;
-use accounts::{Account, AccountStatus, ApiKey, ApiKeyStatus, KeySettings, RateSettings, Role};
+use accounts::{
+    Account, AccountStatus, ApiKey, ApiKeyStatus, Identity, KeySettings, RateSettings, Role,
+};
 use base::clock::rfc3339;
 use credits::money::Micro;
 use ledger::StoreError;
@@ -19,6 +21,18 @@ pub fn account(account: &Account) -> Value {
         "admin": account.role == Role::Admin,
         "role": account.role.name(),
         "created_at": rfc3339(account.created_at_ms),
+    })
+}
+
+/// An identity by which the holder of an account signs in.
+pub fn identity(identity: &Identity) -> Value {
+    json!({
+        "provider": identity.provider,
+        "issuer": identity.issuer,
+        "subject": identity.subject,
+        "email": identity.email,
+        "linked_at": rfc3339(identity.linked_at_ms),
+        "used_at": identity.used_at_ms.map(rfc3339),
     })
 }
 

@@ -9,7 +9,6 @@
 //! `payments/settle.rs` (the effects of events), `payments/poller.rs` (lost events).
 
 mod checkout;
-mod client;
 mod error;
 mod poller;
 pub mod provider;

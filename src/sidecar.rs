@@ -45,6 +45,8 @@ mod page;
 mod page_cursor;
 mod playground;
 mod profile;
+mod provider_buttons;
+mod providers;
 mod security_headers;
 mod session;
 mod setup;
@@ -93,6 +95,7 @@ const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
     overview::routes,
     playground::routes,
     profile::routes,
+    providers::routes,
     setup::routes,
     spending::routes,
     statement::routes,

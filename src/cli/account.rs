@@ -11,7 +11,8 @@ use crate::shared_credit::wait_until_published;
 use accounts::db::KeyFilter;
 use accounts::{
     Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings,
-    LinkPurpose, NewAccount, NewKey, NewOneTimeLink, Role, open_account_as, random_password,
+    LinkPurpose, NewAccount, NewKey, NewOneTimeLink, ProviderIdentity, Role, open_account_as,
+    random_password,
 };
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
@@ -119,6 +120,26 @@ pub enum AccountCommand {
     ResetLink {
         /// Account id or e-mail.
         account: String,
+    },
+    /// Link a person at an identity provider to an account, which the person then signs in to. Use
+    /// it if the account has no password, or if the address at the provider is another one.
+    Link {
+        /// Account id or e-mail.
+        account: String,
+        /// Provider, as `sign_in.providers[].id` in the config file names it.
+        #[arg(long)]
+        provider: String,
+        /// Id of the person at the provider: the claim `sub`, or the number of a GitHub user.
+        #[arg(long)]
+        subject: String,
+    },
+    /// Unlink an account from a provider: nobody signs in to it there any more. Its sessions stay.
+    Unlink {
+        /// Account id or e-mail.
+        account: String,
+        /// Provider, as `account show` names it.
+        #[arg(long)]
+        provider: String,
     },
     /// Change what an account may do besides using its own keys. The last administrator who can
     /// sign in keeps the role.
@@ -286,6 +307,14 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
         } => set_password(context, &find(context, &account)?, password_stdin),
         AccountCommand::ResetLink { account } => {
             print_reset_link(context, &find(context, &account)?)
+        }
+        AccountCommand::Link {
+            account,
+            provider,
+            subject,
+        } => link(context, &find(context, &account)?, &provider, &subject),
+        AccountCommand::Unlink { account, provider } => {
+            unlink(context, &find(context, &account)?, &provider)
         }
         AccountCommand::Role { account, role } => {
             set_role(context, &find(context, &account)?, role)
@@ -650,6 +679,10 @@ fn show(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
         account.email,
         account.status.name(),
     );
+    let identities = context.accounts.identities().list(&account.id)?;
+    for identity in &identities {
+        text += &format!("provider  {} {}\n", identity.provider, identity.subject);
+    }
     if let Some(trial) = trial {
         let what = if trial.active { "ends" } else { "ended" };
         text += &format!(
@@ -658,11 +691,9 @@ fn show(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
             rfc3339(trial.ends_at_ms)
         );
     }
-    print(
-        context.json,
-        &document::account_with_balance(account, &has),
-        &text,
-    )
+    let mut value = document::account_with_balance(account, &has);
+    value["identities"] = identities.iter().map(document::identity).collect();
+    print(context.json, &value, &text)
 }
 
 fn post_credits(
@@ -754,6 +785,69 @@ fn set_role(context: &CommandContext<'_>, account: &Account, role: Role) -> anyh
     };
     let text = format!("{} is {}\n", account.email, role.name());
     print(context.json, &document::account(&account), &text)
+}
+
+fn link(
+    context: &CommandContext<'_>,
+    account: &Account,
+    provider: &str,
+    subject: &str,
+) -> anyhow::Result<()> {
+    let known = context.settings.sign_in()?.provider(provider);
+    let known = known.with_context(|| {
+        format!("no provider of `sign_in.providers` in the config file has the id {provider}")
+    })?;
+    anyhow::ensure!(
+        (1..=255).contains(&subject.len()),
+        "cannot link: a subject has 1 to 255 bytes"
+    );
+    let identity = ProviderIdentity {
+        provider: provider.to_owned(),
+        issuer: known.issuer.clone(),
+        subject: subject.to_owned(),
+        email: String::new(),
+        email_verified: false,
+        role: Role::Member.name().to_owned(),
+    };
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let is_linked = acting
+        .link_identity(&account.id, &identity)
+        .context("cannot link")?;
+    anyhow::ensure!(
+        is_linked,
+        "cannot link: the subject {subject} at {provider} belongs to an account already; unlink \
+         it there first"
+    );
+    let text = format!("{} signs in with {provider}\n", account.email);
+    print_identities(context, account, &text)
+}
+
+fn unlink(context: &CommandContext<'_>, account: &Account, provider: &str) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let count = acting.unlink_identities(&account.id, provider)?;
+    anyhow::ensure!(
+        count > 0,
+        "cannot unlink: {} is not linked to the provider {provider}",
+        account.email
+    );
+    let text = format!(
+        "{} does not sign in with {provider} any more\n",
+        account.email
+    );
+    print_identities(context, account, &text)
+}
+
+fn print_identities(
+    context: &CommandContext<'_>,
+    account: &Account,
+    text: &str,
+) -> anyhow::Result<()> {
+    let identities = context.accounts.identities().list(&account.id)?;
+    let identities: Vec<_> = identities.iter().map(document::identity).collect();
+    let value = json!({"account_id": account.id, "email": account.email, "identities": identities});
+    print(context.json, &value, text)
 }
 
 fn set_status(

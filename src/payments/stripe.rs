@@ -4,11 +4,11 @@
 //! Only this file depends on Stripe's API (https://docs.stripe.com/api). This module must not
 //! change an order.
 
-use super::client;
 use super::provider::{
     Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
     PaymentProvider, ProviderError, ProviderEvent,
 };
+use crate::provider_client::{self, RequestBounds, encode, encode_form};
 use async_trait::async_trait;
 use bytes::Bytes;
 use config::PaymentSettings;
@@ -18,13 +18,17 @@ use http_body_util::Full;
 use serde::Deserialize;
 use sha2::Sha256;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Version of Stripe's API whose objects this file reads.
 const API_VERSION: &str = "2025-09-30.clover";
 /// Maximum difference between a signature's time and now, in seconds, as in Stripe's libraries.
 const SIGNATURE_TOLERANCE: i64 = 300;
+const BOUNDS: RequestBounds = RequestBounds {
+    timeout: Duration::from_secs(20),
+    max_answer_bytes: 1 << 20,
+};
 /// Maximum length of Stripe's message in an error, in characters.
 const MAX_MESSAGE_CHARS: usize = 200;
 
@@ -71,7 +75,9 @@ impl Stripe {
             .body(Full::new(Bytes::from(body)))
             // The error may contain a header's value, so its text is not used.
             .map_err(|_| refused("the request cannot be written".into()))?;
-        let (status, answer) = client::send(&self.settings.api, request).await?;
+        let (status, answer) = provider_client::send(&self.settings.api, request, BOUNDS)
+            .await
+            .map_err(ProviderError::Unavailable)?;
         if status.is_success() {
             return Ok(answer);
         }
@@ -486,29 +492,6 @@ fn error_message(answer: &[u8]) -> String {
     });
     let message: String = words.collect::<Vec<_>>().join(" ");
     message.chars().take(MAX_MESSAGE_CHARS).collect()
-}
-
-fn encode_form(fields: &[(&str, &str)]) -> String {
-    let pairs: Vec<_> = fields
-        .iter()
-        .map(|(name, value)| format!("{}={}", encode(name), encode(value)))
-        .collect();
-    pairs.join("&")
-}
-
-/// Percent-encodes all characters except those that are safe in every part of a URL.
-fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            // Writing to a string never fails.
-            _ => drop(write!(encoded, "%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::form::FormStop;
 use super::hash_limiter::HashTrust;
 use super::menu;
 use super::page::{Frame, html};
+use super::provider_buttons::{ProviderButton, provider_buttons};
 use super::session::{
     ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, is_local,
     session_cookie, session_token, site_url,
@@ -78,6 +79,8 @@ struct SignUpPage {
     invited: bool,
     email: String,
     invite: String,
+    providers: Vec<ProviderButton>,
+    has_password: bool,
     fault: Option<String>,
     trial: Option<String>,
     min_chars: usize,
@@ -89,6 +92,8 @@ struct SignUpPage {
 struct SignInPage {
     frame: Frame,
     email: String,
+    providers: Vec<ProviderButton>,
+    has_password: bool,
     fault: Option<String>,
     open: bool,
 }
@@ -106,6 +111,8 @@ fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) ->
         invited: signup.mode == SignupMode::Invite,
         email: email.to_owned(),
         invite: String::new(),
+        providers: provider_buttons(&settings.sign_in),
+        has_password: settings.sign_in.password,
         fault,
         trial: describe_trial(&signup),
         min_chars: PASSWORD_LEAST_CHARS,
@@ -114,7 +121,7 @@ fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) ->
 }
 
 /// Describes the trial of a new account, if the settings grant one.
-fn describe_trial(signup: &SignupSettings) -> Option<String> {
+pub fn describe_trial(signup: &SignupSettings) -> Option<String> {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     some.then(|| {
         format!(
@@ -164,28 +171,19 @@ async fn sign_up(
             &build_sign_up_page(&app, &email, None),
         ));
     }
-    let now_ms = now_ms();
-    // Tests and first trials sign up from the machine itself, so a loopback address does not count.
-    // If the address is known to be a proxy, it counts, because anyone may be behind the proxy.
-    let counted = !address.to_canonical().is_loopback()
-        || headers.contains_key(UNNAMED_CLIENT_HEADER)
-        || !is_local(&settings.base_url);
-    let throttle_key = ThrottleKey::AddressSigningUp(client_prefix(address));
-    let rate = AttemptLimit {
-        count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
-        window_ms: 3_600_000,
-    };
-    if counted && let Err(seconds) = app.throttle.try_acquire(&throttle_key, rate, now_ms) {
-        let fault =
-            Some("Too many sign-ups from this network address. Try again later.".to_owned());
-        return Ok(with_retry_after(
-            html(
-                StatusCode::TOO_MANY_REQUESTS,
-                &build_sign_up_page(&app, &email, fault),
-            ),
-            seconds,
-        ));
+    if !settings.sign_in.password {
+        let page = build_sign_up_page(&app, &email, Some(NO_PASSWORDS.to_owned()));
+        return Ok(html(StatusCode::FORBIDDEN, &page));
     }
+    let now_ms = now_ms();
+    let attempt = match count_sign_up(&app, address, &headers, now_ms) {
+        Ok(attempt) => attempt,
+        Err(seconds) => {
+            let page = build_sign_up_page(&app, &email, Some(TOO_MANY_SIGN_UPS.to_owned()));
+            let page = html(StatusCode::TOO_MANY_REQUESTS, &page);
+            return Ok(with_retry_after(page, seconds));
+        }
+    };
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
     let (sent, code) = (email.clone(), invite.clone());
     let mail = settings.mail.as_ref();
@@ -193,7 +191,7 @@ async fn sign_up(
     let created = app.hashing.run(address, HashTrust::Stranger, move || {
         let stranger = SignUpForm {
             email: &sent,
-            password: &password,
+            password: Some(&password),
             invite: &code,
         };
         let open = if verifies {
@@ -222,12 +220,7 @@ async fn sign_up(
             start_session(&app, &account.id, address, &headers, to).await
         }
         Err(error) => {
-            // An attempt counts if it created an account, or if its error reveals something:
-            // whether an invitation code is valid or an e-mail has an account. Otherwise an
-            // attacker could try addresses without limit.
-            if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
-                app.throttle.release(&throttle_key, rate);
-            }
+            attempt.release_unless_telling(&app, &error);
             let (status, fault) = describe_sign_up_error(error)?;
             let response = html(
                 status,
@@ -245,8 +238,53 @@ async fn sign_up(
     }
 }
 
+const NO_PASSWORDS: &str =
+    "This gateway has no sign-in with a password. Sign in with one of the buttons.";
+pub const TOO_MANY_SIGN_UPS: &str = "Too many sign-ups from this network address. Try again later.";
+
+/// A sign-up that counts against the limit of its network address, if there is one.
+pub struct SignUpAttempt(Option<(ThrottleKey, AttemptLimit)>);
+
+/// Counts a sign-up. If it is over the limit, returns the seconds to wait.
+pub fn count_sign_up(
+    app: &SidecarState,
+    address: IpAddr,
+    headers: &HeaderMap,
+    now_ms: i64,
+) -> Result<SignUpAttempt, i64> {
+    let settings = app.settings.load();
+    // Tests and first trials sign up from the machine itself, so a loopback address does not count.
+    // If the address is known to be a proxy, it counts, because anyone may be behind the proxy.
+    let counted = !address.to_canonical().is_loopback()
+        || headers.contains_key(UNNAMED_CLIENT_HEADER)
+        || !is_local(&settings.base_url);
+    if !counted {
+        return Ok(SignUpAttempt(None));
+    }
+    let throttle_key = ThrottleKey::AddressSigningUp(client_prefix(address));
+    let rate = AttemptLimit {
+        count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
+        window_ms: 3_600_000,
+    };
+    app.throttle.try_acquire(&throttle_key, rate, now_ms)?;
+    Ok(SignUpAttempt(Some((throttle_key, rate))))
+}
+
+impl SignUpAttempt {
+    /// An attempt counts if it created an account, or if its error reveals something: whether an
+    /// invitation code is valid or an e-mail has an account. Otherwise an attacker could try
+    /// addresses without limit.
+    pub fn release_unless_telling(self, app: &SidecarState, error: &AccountError) {
+        if let Some((throttle_key, rate)) = self.0
+            && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken)
+        {
+            app.throttle.release(&throttle_key, rate);
+        }
+    }
+}
+
 /// Describes an error for the person who signs up. An internal error becomes an error page.
-fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
+pub fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
     Ok(match error {
         AccountError::BadEmail => (
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -275,8 +313,13 @@ fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), P
 }
 
 /// Returns the seconds until midnight UTC, when the trial budget of the next day begins.
-fn seconds_to_midnight(now_ms: i64) -> i64 {
+pub fn seconds_to_midnight(now_ms: i64) -> i64 {
     (86_400_000 - now_ms.rem_euclid(86_400_000)) / 1_000 + 1
+}
+
+/// The page to sign in, with a fault of a sign-in at a provider.
+pub fn sign_in_fault(app: &SidecarState, status: StatusCode, fault: &str) -> Response {
+    html(status, &build_sign_in_page(app, "", Some(fault)))
 }
 
 fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> SignInPage {
@@ -287,6 +330,8 @@ fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> S
             ..Frame::public("Sign in")
         },
         email: email.to_owned(),
+        providers: provider_buttons(&settings.sign_in),
+        has_password: settings.sign_in.password,
         fault: fault.map(ToOwned::to_owned),
         open: settings.signup.mode != SignupMode::Closed,
     }
@@ -305,6 +350,9 @@ async fn sign_in(
     let Form(SignInForm {
         email, password, ..
     }) = form?;
+    if !app.settings.load().sign_in.password {
+        return Ok(sign_in_fault(&app, StatusCode::FORBIDDEN, NO_PASSWORDS));
+    }
     match try_password(&app, &email, password, address).await? {
         PasswordOutcome::Right(account) => {
             let to = menu::first_path(may_view(&account));
@@ -325,7 +373,7 @@ async fn sign_in(
     }
 }
 
-const TOO_MANY_ATTEMPTS: &str = "Too many attempts. Wait a moment, then try again.";
+pub const TOO_MANY_ATTEMPTS: &str = "Too many attempts. Wait a moment, then try again.";
 
 pub enum PasswordOutcome {
     Right(Account),
@@ -337,7 +385,7 @@ pub enum PasswordOutcome {
 }
 
 /// Checks a password, within the limits on attempts.
-async fn try_password(
+pub async fn try_password(
     app: &SidecarState,
     email: &str,
     password: String,
@@ -382,10 +430,20 @@ async fn try_password(
     Ok(PasswordOutcome::Right(account))
 }
 
-/// Requires the user's password in the same form.
+/// Requires the user's password in the same form; of a user without one, a sign-in a short while
+/// ago.
 pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(), FormStop> {
     let forbidden = |fault: &str| FormStop::Fault(StatusCode::FORBIDDEN, fault.to_owned());
     let (user, password) = (&form.user, form.field("password"));
+    if !user.has_password {
+        return match user.confirmed {
+            true => Ok(()),
+            false => Err(forbidden(
+                "You signed in too long ago for this. Sign out, sign in again, and send it within \
+                 10 minutes.",
+            )),
+        };
+    }
     if password.is_empty() {
         return Err(forbidden("Enter your password to confirm."));
     }

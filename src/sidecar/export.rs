@@ -43,6 +43,7 @@ pub async fn export(
         "email_verified_at": app.accounts.one_time_links().email_verified_at(&account.id)?.map(rfc3339),
         "keys": app.accounts.api_keys().keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
         "sessions": app.accounts.logins().sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
+        "identities": app.accounts.identities().list(&account.id)?.iter().map(document::identity).collect::<Vec<_>>(),
         "alerts": AlertRules::load(&app.accounts, &account.id)?,
         "webhook": webhooks.find(&account.id)?.as_ref().map(webhook),
         "refused_requests": refused.iter().map(|(_, one)| refused_request(one)).collect::<Vec<_>>(),

@@ -121,7 +121,7 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
 fn needs_password(user: &CurrentUser) -> bool {
-    may_administer(&user.account) && !user.confirmed
+    may_administer(&user.account) && user.asks_password()
 }
 
 fn page(app: &SidecarState, user: &CurrentUser) -> Result<KeysPage, PageError> {

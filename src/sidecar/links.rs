@@ -175,6 +175,9 @@ fn build_forgot_page(app: &SidecarState) -> ForgotPage {
 }
 
 async fn forgot_page(State(app): State<Arc<SidecarState>>) -> Response {
+    if !app.settings.load().sign_in.password {
+        return PageError::NotFound.into_response();
+    }
     html(StatusCode::OK, &build_forgot_page(&app))
 }
 
@@ -187,6 +190,9 @@ async fn forgot(
     form: Result<Form<ForgotForm>, FormRejection>,
 ) -> Result<Response, PageError> {
     let Form(ForgotForm { email }) = form?;
+    if !app.settings.load().sign_in.password {
+        return Err(PageError::NotFound);
+    }
     let page = ForgotPage {
         email: email.clone(),
         ..build_forgot_page(&app)

@@ -18,7 +18,7 @@ use super::session::{CurrentUser, SignedForm, session_cookie};
 use super::state::SidecarState;
 use accounts::{
     AccountError, AccountStatus, Actor, CloseAccountOutcome, PASSWORD_LEAST_CHARS,
-    PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, session_id,
+    PASSWORD_MOST_CHARS, SessionOrigin, SessionSummary, UnlinkOutcome, session_id,
 };
 use askama::Template;
 use axum::Router;
@@ -38,6 +38,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route("/dashboard/account/password", post(change_password))
         .route("/dashboard/account/sessions/{id}/end", post(end_session))
         .route("/dashboard/account/end-other-sessions", post(end_others))
+        .route("/dashboard/account/identities/{id}/unlink", post(unlink))
         .route("/dashboard/account/delete", post(delete))
 }
 
@@ -56,6 +57,8 @@ struct ProfilePage {
     may_verify: bool,
     sessions: Vec<ProfileSessionRow>,
     has_others: bool,
+    identities: Vec<LinkedIdentityView>,
+    has_password: bool,
     done: Option<&'static str>,
     /// The submitted form and its fault, if the form was refused.
     fault: Option<(ProfileForm, String)>,
@@ -66,12 +69,17 @@ struct ProfilePage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProfileForm {
     Password,
+    Identity,
     Delete,
 }
 
 impl ProfilePage {
     fn password_fault(&self) -> Option<&str> {
         self.fault_of(ProfileForm::Password)
+    }
+
+    fn identity_fault(&self) -> Option<&str> {
+        self.fault_of(ProfileForm::Identity)
     }
 
     fn delete_fault(&self) -> Option<&str> {
@@ -95,6 +103,14 @@ struct ProfileSessionRow {
     is_this: bool,
 }
 
+/// A provider by which the holder signs in.
+struct LinkedIdentityView {
+    id: String,
+    name: String,
+    email: String,
+    linked: Timestamp,
+}
+
 #[derive(Template)]
 #[template(path = "farewell.html")]
 struct FarewellPage {
@@ -115,6 +131,7 @@ fn done_message(done: Option<&str>) -> Option<&'static str> {
         "mail-limit" => Some(
             "You have asked for several mails in the last hour. Look for them, or try again later.",
         ),
+        "unlinked" => Some("The provider is unlinked: you cannot sign in with it any more."),
         "others" => Some("All your other sessions have ended."),
         _ => None,
     }
@@ -162,12 +179,77 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError
         verified: verified.map(Timestamp),
         may_verify: verified.is_none() && app.settings.load().mail.is_some(),
         has_others: sessions.len() > 1,
+        identities: linked_identities(app, &account.id)?,
+        has_password: user.has_password,
         sessions,
         done: None,
         fault: None,
         min_chars: PASSWORD_LEAST_CHARS,
         max_chars: PASSWORD_MOST_CHARS,
     })
+}
+
+fn linked_identities(
+    app: &SidecarState,
+    account: &str,
+) -> Result<Vec<LinkedIdentityView>, PageError> {
+    let settings = app.settings.load();
+    let identities = app.accounts.identities().list(account)?.into_iter();
+    let views = identities.map(|identity| LinkedIdentityView {
+        id: identity.id,
+        name: (settings.sign_in.provider(&identity.provider))
+            .map_or(identity.provider, |provider| provider.name.clone()),
+        email: identity.email,
+        linked: Timestamp(identity.linked_at_ms),
+    });
+    Ok(views.collect())
+}
+
+async fn unlink(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    if !form.is_confirmed() {
+        let mut own = linked_identities(&app, &form.user.account.id)?.into_iter();
+        let identity = own.find(|identity| identity.id == id);
+        let name = identity.ok_or(PageError::NotFound)?.name;
+        let question = Confirmation {
+            title: "Unlink this provider?",
+            consequence: format!("You cannot sign in with {name} any more."),
+            button: "Unlink",
+            back: "/dashboard/account",
+        };
+        return Ok(confirm::page("Account", &form, question));
+    }
+    form::respond(unlink_identity(&app, &form, &id).await, |fault| {
+        page_with_fault(&app, &form.user, ProfileForm::Identity, fault)
+    })
+}
+
+async fn unlink_identity(
+    app: &SidecarState,
+    form: &SignedForm,
+    id: &str,
+) -> Result<Response, FormStop> {
+    let by = Actor {
+        actor: form.user.account.id.clone(),
+        address: form.address.to_canonical().to_string(),
+    };
+    let (accounts, id) = (app.accounts.clone(), id.to_owned());
+    let password_counts = app.settings.load().sign_in.password;
+    let unlink = move || {
+        let identities = accounts.identities();
+        identities.unlink(&by, &id, password_counts, now_ms())
+    };
+    match run_blocking(unlink).await?? {
+        UnlinkOutcome::Done => Ok(Redirect::to("/dashboard/account?done=unlinked").into_response()),
+        UnlinkOutcome::NotFound => Err(PageError::NotFound.into()),
+        UnlinkOutcome::LastWayIn => Err(FormStop::conflict(
+            "This is your only way to sign in, so it stays linked. Ask the operator of this \
+             gateway for a link that sets a password first.",
+        )),
+    }
 }
 
 async fn show(
@@ -272,6 +354,10 @@ async fn replace_password(
     headers: &HeaderMap,
     form: &SignedForm,
 ) -> Result<Response, FormStop> {
+    if !form.user.has_password {
+        let fault = "This account has no password to change.".to_owned();
+        return Err(FormStop::Fault(StatusCode::FORBIDDEN, fault));
+    }
     require_password(app, form).await?;
     let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
     let new = form.field("new_password").to_owned();

@@ -31,13 +31,22 @@ pub struct CurrentUser {
     pub csrf: String,
     /// True if the connection is plain HTTP to another machine.
     pub insecure: bool,
-    /// True if the user typed the password a short while ago.
+    /// True if the user typed the password, or signed in at a provider, a short while ago.
     pub confirmed: bool,
+    /// True if the user has a password and the gateway takes passwords.
+    pub has_password: bool,
     /// Contact that the user can ask for help.
     pub support: Option<SupportContact>,
     /// Banners above every page.
     pub banners: Vec<Banner>,
     pub sells_credits: bool,
+}
+
+impl CurrentUser {
+    /// Returns whether a form with great effects has a field for the password.
+    pub fn asks_password(&self) -> bool {
+        self.has_password && !self.confirmed
+    }
 }
 
 /// The signed-in account holder, on a page that visitors may read too.
@@ -133,6 +142,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             insecure: is_insecure(&site),
             site,
             confirmed,
+            has_password: session.has_password && settings.sign_in.password,
             support: settings.support.clone(),
             sells_credits: settings.payments.is_some(),
         })
@@ -228,8 +238,40 @@ pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     }
 }
 
+/// The names of a cookie on https and on plain HTTP. The prefix binds it to this host and to https;
+/// plain HTTP cannot use it.
+pub struct CookieNames {
+    secure: &'static str,
+    plain: &'static str,
+}
+
+const SESSION_COOKIE: CookieNames = CookieNames {
+    secure: "__Host-gw",
+    plain: "gw-session",
+};
+
+/// The cookie of a sign-in at a provider.
+pub const SIGN_IN_COOKIE: CookieNames = CookieNames {
+    secure: "__Host-gw-sign-in",
+    plain: "gw-sign-in",
+};
+
+impl CookieNames {
+    fn name(&self, site: &str) -> &'static str {
+        match site.starts_with("https://") {
+            true => self.secure,
+            false => self.plain,
+        }
+    }
+}
+
 pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
-    let name = cookie_name(site);
+    read_cookie(&SESSION_COOKIE, headers, site)
+}
+
+/// Returns the value of a cookie of a request.
+pub fn read_cookie(names: &CookieNames, headers: &HeaderMap, site: &str) -> Option<String> {
+    let name = names.name(site);
     headers
         .get_all(header::COOKIE)
         .iter()
@@ -242,29 +284,28 @@ pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
 
 /// Returns the cookie for a new session. With an empty token, the cookie ends the session.
 pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError> {
-    let cookie = Cookie::build((cookie_name(site), token.to_owned()))
+    write_cookie(&SESSION_COOKIE, token, site)
+}
+
+/// Returns a cookie that lasts until the browser ends. With an empty value, it removes the cookie.
+pub fn write_cookie(
+    names: &CookieNames,
+    value: &str,
+    site: &str,
+) -> Result<HeaderValue, PageError> {
+    let cookie = Cookie::build((names.name(site), value.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
         .path("/")
         .secure(site.starts_with("https://"));
     // Without a max-age, the cookie ends with the browser. The session ends after 7 days.
-    let cookie = if token.is_empty() {
+    let cookie = if value.is_empty() {
         cookie.max_age(cookie::time::Duration::ZERO)
     } else {
         cookie
     };
     HeaderValue::from_str(&cookie.build().to_string())
         .map_err(|error| PageError::Internal(error.to_string()))
-}
-
-/// Returns the name of the session cookie. The prefix binds the cookie to this host and to https;
-/// plain HTTP cannot use it.
-fn cookie_name(site: &str) -> &'static str {
-    if site.starts_with("https://") {
-        "__Host-gw"
-    } else {
-        "gw-session"
-    }
 }
 
 /// Returns whether users reach the gateway by plain HTTP over a network, where others can read

@@ -23,6 +23,9 @@ use tokio::sync::{Semaphore, watch};
 /// Maximum number of password-reset mails that are being queued. Further requests get a 503.
 const MAX_FORGOTTEN: usize = 16;
 
+/// Maximum number of concurrent requests to identity providers. Further requests get a 503.
+const MAX_PROVIDER_CALLS: usize = 32;
+
 /// Dependencies that the caller of the sidecar provides.
 #[derive(Clone)]
 pub struct Sidecar {
@@ -80,6 +83,8 @@ pub(super) struct SidecarState {
     pub(super) hashing: PasswordHashLimiter,
     /// Limits the password-reset mails that are being queued.
     pub(super) forgotten: Arc<Semaphore>,
+    /// Limits the requests to identity providers.
+    pub(super) provider_calls: Semaphore,
     pub(super) audits: Arc<LedgerAuditRunner>,
     pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
@@ -109,6 +114,7 @@ impl SidecarState {
             known_networks: KnownNetworks::default(),
             hashing: PasswordHashLimiter::default(),
             forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
+            provider_calls: Semaphore::new(MAX_PROVIDER_CALLS),
             audits: sidecar.audits,
             new_keys: NewKeyTickets::default(),
             streams: Arc::default(),

@@ -10,6 +10,8 @@ mod links;
 mod matrix;
 mod operator;
 mod people;
+mod played_provider;
+mod providers;
 mod security;
 mod setup;
 mod spending;

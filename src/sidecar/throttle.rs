@@ -22,6 +22,7 @@ pub enum ThrottleKey {
     EmailSigningInFrom(String, IpAddr),
     AddressSigningIn(IpAddr),
     AddressSigningUp(IpAddr),
+    AddressAtProvider(IpAddr),
     AddressOpeningLink(IpAddr),
     EmailForgot(String),
     AddressForgot(IpAddr),

@@ -10,12 +10,14 @@ pub mod account_lifecycle;
 pub mod alerts;
 pub mod audit;
 mod database;
+pub mod identities;
 pub mod invites;
 pub mod key_changes;
 mod keys;
 pub mod links;
 pub mod mail;
 pub mod payments;
+pub mod provider_sign_in;
 mod rows;
 pub mod search;
 pub mod session;
@@ -35,8 +37,8 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
-    AccountRows, AlertRows, AuditRows, KeyRows, LinkRows, MailRows, PaymentRows, SessionRows,
-    WebhookRows,
+    AccountRows, AlertRows, AuditRows, IdentityRows, KeyRows, LinkRows, MailRows, PaymentRows,
+    SessionRows, WebhookRows,
 };
 
 impl AccountRows<'_> {

@@ -20,6 +20,7 @@ mod delete;
 mod directory;
 mod error;
 mod id;
+mod identities;
 mod invite;
 mod key;
 mod key_settings;
@@ -46,6 +47,7 @@ pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use delete::CloseAccountOutcome;
 pub use directory::AccountCounts;
 pub use error::AccountError;
+pub use identities::{Identity, ProviderIdentity, UnlinkOutcome};
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]
 pub use key::generate as generate_key;
@@ -65,8 +67,8 @@ pub use principal::{AuthError, KeyIdentity, Principal};
 pub use session::{NewSession, Session, SessionOrigin, SessionSummary, csrf_token, session_id};
 pub use sign_up::{
     NewAccount, SignUpForm, SignUpResult, complete_sign_ups, open_account, open_account_as,
-    open_without_credit, sign_up, sign_up_unverified,
+    open_without_credit, sign_up, sign_up_unverified, sign_up_with_identity,
 };
 pub use views::{
-    AccountDirectory, ApiKeys, AuditLog, Invitations, Logins, MailQueue, OneTimeLinks,
+    AccountDirectory, ApiKeys, AuditLog, Identities, Invitations, Logins, MailQueue, OneTimeLinks,
 };

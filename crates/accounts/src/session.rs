@@ -65,6 +65,8 @@ pub struct NewSession {
 #[derive(Debug, Clone)]
 pub struct Session {
     pub account: Account,
+    /// Whether the account has a password.
+    pub has_password: bool,
     used_at_ms: i64,
     confirmed_at_ms: i64,
 }
@@ -90,7 +92,8 @@ impl Logins<'_> {
         self.create_session_from(account, SessionOrigin::default(), now_ms)
     }
 
-    /// Creates a session with its origin, for a person who has just entered the password.
+    /// Creates a session with its origin, for a person who has just entered the password or signed
+    /// in at a provider.
     ///
     /// # Errors
     /// Returns an error if there is no randomness, or if the database fails.
@@ -100,9 +103,7 @@ impl Logins<'_> {
         origin: SessionOrigin<'_>,
         now_ms: i64,
     ) -> Result<NewSession, AccountError> {
-        let mut bits = [0u8; 32];
-        getrandom::fill(&mut bits).map_err(AccountError::Random)?;
-        let token = encode_hex(&bits);
+        let token = new_token()?;
         let cut = |text: &str| text.chars().take(MAX_ORIGIN_CHARS).collect::<String>();
         let row = NewSessionRow {
             hash: &hash_token(&token),
@@ -138,6 +139,7 @@ impl Logins<'_> {
         let account = self.0.db.people().account(&found.account)?;
         Ok(account.map(|row| Session {
             account: row.into(),
+            has_password: found.has_password,
             used_at_ms: found.used_at_ms,
             confirmed_at_ms: found.confirmed_at_ms,
         }))
@@ -349,11 +351,18 @@ fn decode_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-fn hash_token(token: &str) -> [u8; 32] {
+/// Returns a random token of 256 bits, in hex.
+pub(crate) fn new_token() -> Result<String, AccountError> {
+    let mut bits = [0u8; 32];
+    getrandom::fill(&mut bits).map_err(AccountError::Random)?;
+    Ok(encode_hex(&bits))
+}
+
+pub(crate) fn hash_token(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn encode_hex(bytes: &[u8]) -> String {
+pub(crate) fn encode_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes
         .iter()

@@ -7,6 +7,7 @@ use super::accounts::{Account, Accounts};
 use super::audit::{Actor, AuditChange};
 use super::error::AccountError;
 use super::id::new_id;
+use super::identities::ProviderIdentity;
 use super::{invite, mailbox, password};
 use crate::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::db::{AccountRow, Role};
@@ -151,7 +152,8 @@ pub fn sign_up(
     form: &SignUpForm<'_>,
     now_ms: i64,
 ) -> Result<SignUpResult, AccountError> {
-    sign_up_with(accounts, ledger, signup, form, false, now_ms)
+    let conditions = SignUpConditions::default();
+    sign_up_with(accounts, ledger, signup, form, conditions, now_ms)
 }
 
 /// Signs a new user up like [`sign_up`], but the trial's credits wait until the e-mail is verified,
@@ -166,7 +168,40 @@ pub fn sign_up_unverified(
     form: &SignUpForm<'_>,
     now_ms: i64,
 ) -> Result<SignUpResult, AccountError> {
-    sign_up_with(accounts, ledger, signup, form, true, now_ms)
+    let conditions = SignUpConditions {
+        trial_waits: true,
+        ..SignUpConditions::default()
+    };
+    sign_up_with(accounts, ledger, signup, form, conditions, now_ms)
+}
+
+/// Signs a new user up like [`sign_up`], by an identity in the place of a password. Its provider
+/// has verified the e-mail, so no trial waits. `by` names the provider in the audit log.
+///
+/// # Errors
+/// Returns the errors of [`sign_up`].
+pub fn sign_up_with_identity(
+    accounts: &Accounts,
+    ledger: &Ledger,
+    signup: &SignupSettings,
+    (identity, invite): (&ProviderIdentity, &str),
+    by: &Actor,
+    now_ms: i64,
+) -> Result<SignUpResult, AccountError> {
+    let form = SignUpForm {
+        email: &identity.email,
+        password: None,
+        invite,
+    };
+    let conditions = SignUpConditions {
+        terms: SignUpTerms {
+            identity: Some(identity.to_new_row()),
+            ..SignUpTerms::default()
+        },
+        by: Some(by),
+        ..SignUpConditions::default()
+    };
+    sign_up_with(accounts, ledger, signup, &form, conditions, now_ms)
 }
 
 fn sign_up_with(
@@ -174,7 +209,7 @@ fn sign_up_with(
     ledger: &Ledger,
     signup: &SignupSettings,
     form: &SignUpForm<'_>,
-    trial_waits: bool,
+    conditions: SignUpConditions<'_>,
     now_ms: i64,
 ) -> Result<SignUpResult, AccountError> {
     let invite = match signup.mode {
@@ -189,12 +224,11 @@ fn sign_up_with(
         budget: budget
             .is_positive()
             .then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
-        ..SignUpTerms::default()
+        ..conditions.terms
     };
-    let (email, password) = (form.email, Some(form.password));
     let new = NewAccount {
-        email,
-        password,
+        email: form.email,
+        password: form.password,
         role: Role::Member,
         trial: trial_offer(signup, now_ms),
     };
@@ -204,9 +238,8 @@ fn sign_up_with(
         &new,
         SignUpConditions {
             terms,
-            by: None,
             is_self_service: true,
-            trial_waits,
+            ..conditions
         },
         now_ms,
     )
@@ -215,7 +248,8 @@ fn sign_up_with(
 #[derive(Clone, Copy)]
 pub struct SignUpForm<'a> {
     pub email: &'a str,
-    pub password: &'a str,
+    /// `None` for a sign-up by an identity.
+    pub password: Option<&'a str>,
     /// Invitation code, which is used only if sign-up is by invitation.
     pub invite: &'a str,
 }

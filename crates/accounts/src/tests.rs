@@ -38,7 +38,7 @@ fn new(email: &str) -> NewAccount<'_> {
 fn stranger(email: &str) -> SignUpForm<'_> {
     SignUpForm {
         email,
-        password: "a long password",
+        password: Some("a long password"),
         invite: "",
     }
 }

@@ -17,6 +17,10 @@ pub struct Logins<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 
+/// Identities at providers, and sign-ins that are under way.
+#[derive(Clone, Copy)]
+pub struct Identities<'a>(pub(crate) &'a Accounts);
+
 #[derive(Clone, Copy)]
 pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 
@@ -42,6 +46,10 @@ impl Accounts {
 
     pub fn one_time_links(&self) -> OneTimeLinks<'_> {
         OneTimeLinks(self)
+    }
+
+    pub fn identities(&self) -> Identities<'_> {
+        Identities(self)
     }
 
     pub fn mails(&self) -> MailQueue<'_> {

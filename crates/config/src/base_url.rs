@@ -1,8 +1,55 @@
-//! Parses the URL of a vendor or of a trace collector.
+//! Parses the URL of a vendor, of a trace collector or of a provider.
 //!
 //! This file must not resolve a name or open a connection.
 
-use std::net::Ipv6Addr;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Where a provider's server is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProviderAddress {
+    pub is_https: bool,
+    /// A name or an address, without brackets.
+    pub host: String,
+    pub port: u16,
+    /// The value of the header `host`.
+    pub authority: String,
+    /// Path before that of a request, without a slash at its end.
+    pub path: String,
+}
+
+impl ProviderAddress {
+    /// Parses a URL without a query. `None` if it is none, or if it would send secrets unencrypted
+    /// to another machine.
+    pub fn parse(url: &str) -> Option<Self> {
+        let address = Self::from(parse_base_url(url)?);
+        (address.is_https || address.is_here()).then_some(address)
+    }
+
+    /// Whether it names this machine.
+    pub fn is_here(&self) -> bool {
+        self.host == "localhost" || self.host.parse().is_ok_and(|it: IpAddr| it.is_loopback())
+    }
+}
+
+impl From<BaseUrl> for ProviderAddress {
+    fn from(base: BaseUrl) -> Self {
+        Self {
+            is_https: base.tls,
+            host: base.host,
+            port: base.port,
+            authority: base.authority,
+            path: base.path,
+        }
+    }
+}
+
+impl fmt::Debug for ProviderAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.path)
+    }
+}
 
 /// The parts of an `http://` or `https://` URL.
 pub(super) struct BaseUrl {

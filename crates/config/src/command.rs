@@ -10,6 +10,7 @@
 use super::environment::environment;
 use super::fault::{ConfigError, ConfigFault};
 use super::ledger::{LedgerSettings, PostgresLedger};
+use super::sign_in::SignInSettings;
 use super::signup::SignupSettings;
 use super::source::cannot_read;
 use super::store::StoreSettings;
@@ -30,6 +31,7 @@ pub struct CommandSettings {
     /// The settings for sealing and archiving entries.
     pub ledger: LedgerSettings,
     signup: Option<SignupSettings>,
+    sign_in: Option<SignInSettings>,
     catalog: Catalog,
     base_url: String,
     file: PathBuf,
@@ -56,6 +58,16 @@ impl CommandSettings {
         self.signup
             .as_ref()
             .ok_or_else(|| self.faults_of(&["signup"]))
+    }
+
+    /// Returns the providers that people sign in with. Their secrets are placeholders.
+    ///
+    /// # Errors
+    /// Returns the faults of the section `sign_in`, if it has any.
+    pub fn sign_in(&self) -> Result<&SignInSettings, ConfigError> {
+        self.sign_in
+            .as_ref()
+            .ok_or_else(|| self.faults_of(&["sign_in"]))
     }
 
     /// Returns the models and prices. The vendors' keys are placeholders.
@@ -142,6 +154,7 @@ fn parse(
     let data_dir = section::<String>(&tree, "data_dir").filter(|dir| !dir.is_empty());
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
+    let sign_in = section::<raw::SignIn>(&tree, "sign_in");
     let upkeep = section::<raw::LedgerUpkeep>(&tree, "ledger").unwrap_or_default();
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let base_url = section::<String>(&tree, "base_url").unwrap_or_default();
@@ -159,6 +172,7 @@ fn parse(
     let store = store.or(absent_store);
     let store = store.and_then(|store| validator.store(store));
     let signup = validator.signup(&signup.unwrap_or_default());
+    let sign_in = validator.sign_in(&sign_in.unwrap_or_default());
     let ledger = validator.ledger(&upkeep, signup.as_ref());
     let base_url = if validator.faults.iter().any(|fault| fault.key == "base_url") {
         base_url
@@ -179,6 +193,7 @@ fn parse(
             store,
             ledger,
             signup,
+            sign_in,
             catalog,
             base_url,
             file: file.to_owned(),

@@ -41,6 +41,7 @@ mod reader;
 pub mod redis_address;
 mod reference;
 mod shape;
+pub mod sign_in;
 mod signup;
 mod source;
 mod store;
@@ -56,6 +57,7 @@ use crate::address::TrustedProxies;
 use crate::catalog::Catalog;
 use base::telemetry::access::LogDestination;
 use base::telemetry::traces::TraceExportConfig;
+pub use base_url::ProviderAddress;
 pub use brand::{BrandLogo, BrandSettings, LogoKind};
 pub use certificate::load_certificate;
 pub use command::{CommandSettings, load_for_command};
@@ -71,9 +73,10 @@ pub use payments::PaymentSettings;
 pub use profile_faults::is_chat_only;
 pub use raw::{
     Limits, MAX_ATTEMPTS, MAX_DRAIN_SECONDS, MAX_RATE, MAX_TOTAL_SECONDS, RateLimits, Rates,
-    SignupMode,
+    SignInRole, SignupMode,
 };
 use serde::Serialize;
+pub use sign_in::SignInSettings;
 pub use signup::SignupSettings;
 use source::cannot_read;
 pub use source::{FileChecks, FileStamp, SourceFile};
@@ -105,6 +108,7 @@ pub struct Settings {
     /// Time that an edge waits for an answer of the shared store.
     pub store_reply_timeout: Duration,
     pub signup: SignupSettings,
+    pub sign_in: Arc<SignInSettings>,
     /// Mail server. `None` if the gateway sends no mail.
     pub mail: Option<MailSettings>,
     /// Payment provider. `None` if no credits are sold.
@@ -262,6 +266,7 @@ impl ConfigValidator {
         let store_reply_timeout = Duration::from_millis(config.store.reply_timeout_ms);
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        let sign_in = self.sign_in(&config.sign_in);
         let ledger = self.ledger(&config.ledger, signup.as_ref());
         self.check_ledger_home(&ledger, store.as_ref(), sidecar);
         let mail = config.mail.and_then(|mail| self.mail(mail));
@@ -297,6 +302,7 @@ impl ConfigValidator {
             allow_volatile,
             store_reply_timeout,
             signup: signup?,
+            sign_in: Arc::new(sign_in?),
             mail,
             payments: payments.map(Arc::new),
             notifications,

@@ -3,13 +3,11 @@
 //! Amounts of money are in the minor units of the currency, as for the provider: cents for `usd`,
 //! whole yen for `jpy`. This module must not open a connection.
 
-use super::base_url::parse_base_url;
+use super::base_url::{ProviderAddress, parse_base_url};
 use super::raw;
 use super::validator::{ConfigValidator, PLACEHOLDER, header_fault};
 use crate::catalog::Secret;
 use credits::money::{MAX_MICRO, Micro};
-use std::fmt;
-use std::net::IpAddr;
 
 const STRIPE_API: &str = "https://api.stripe.com";
 /// Maximum amount of a payment that Stripe accepts, in minor units.
@@ -175,26 +173,6 @@ pub struct BonusStep {
     pub from: i64,
     /// Bonus in millionths of a percent.
     pub percent: i64,
-}
-
-/// Address of the provider's API.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ProviderAddress {
-    pub is_https: bool,
-    /// Host name or address, without brackets.
-    pub host: String,
-    pub port: u16,
-    /// The value of the header `host`.
-    pub authority: String,
-    /// Path in front of the API's paths, without a slash at its end.
-    pub path: String,
-}
-
-impl fmt::Debug for ProviderAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_https { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority, self.path)
-    }
 }
 
 /// The settings for selling credits.
@@ -457,27 +435,20 @@ impl ConfigValidator {
             );
             return None;
         };
-        let is_here =
-            base.host == "localhost" || base.host.parse().is_ok_and(|it: IpAddr| it.is_loopback());
-        if !base.tls && !is_here {
+        let address = ProviderAddress::from(base);
+        if !address.is_https && !address.is_here() {
             self.add_fault(
                 key,
                 "must begin with https://: http:// sends the secret key unencrypted, so it may only name this machine",
             );
         }
-        if !base.tls && is_live == Some(true) {
+        if !address.is_https && is_live == Some(true) {
             self.add_fault(
                 key,
                 "is a stand-in, which gets no live key: write a `secret_key` of the test mode",
             );
         }
-        Some(ProviderAddress {
-            is_https: base.tls,
-            host: base.host,
-            port: base.port,
-            authority: base.authority,
-            path: base.path,
-        })
+        Some(address)
     }
 }
 

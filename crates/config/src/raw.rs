@@ -23,6 +23,8 @@ pub struct Config {
     #[serde(default)]
     pub signup: Signup,
     #[serde(default)]
+    pub sign_in: SignIn,
+    #[serde(default)]
     pub mail: Option<Mail>,
     #[serde(default)]
     pub payments: Option<PaymentOptions>,
@@ -514,6 +516,71 @@ pub enum SignupMode {
     Invite,
     /// No one. Create accounts with `model-gateway account create`.
     Closed,
+}
+
+/// How people sign in to the dashboard. Default: with a password alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SignIn {
+    /// Offer sign-in and sign-up with a password. False: only with `providers`; an operator can
+    /// still let somebody in with `model-gateway account reset-link`.
+    pub password: bool,
+    /// Identity providers, up to 8, in the order of their buttons.
+    pub providers: Vec<SignInProvider>,
+}
+
+impl Default for SignIn {
+    fn default() -> Self {
+        Self {
+            password: true,
+            providers: Vec::new(),
+        }
+    }
+}
+
+/// An identity provider.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignInProvider {
+    /// Name in paths and commands: 1 to 32 of a-z, 0-9 and `-`. The provider redirects to
+    /// `BASE_URL/dashboard/sign-in/ID/callback`.
+    pub id: String,
+    /// `oidc` for any OpenID Connect provider, or `google`, `microsoft`, `gitlab` or `github`.
+    pub kind: String,
+    /// Name on the button. Default: that of the kind, or `id`.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Issuer URL, exactly as the provider's discovery document has it. Required for `oidc` and
+    /// `microsoft`. `http://` is allowed on loopback only.
+    #[serde(default)]
+    pub issuer: Option<String>,
+    /// Id of the gateway at the provider.
+    pub client_id: String,
+    /// Secret of the gateway at the provider: literal, `${ENV}` or `file:/path`. Never printed or
+    /// logged.
+    pub client_secret: String,
+    /// Scopes to ask for besides those of the kind, such as `groups`.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// Claim that lists a person's groups. Default: that of the kind, mostly `groups`.
+    #[serde(default)]
+    pub groups_claim: Option<String>,
+    /// Role of the members of a group, set at each sign-in. Who leaves the group loses it.
+    #[serde(default)]
+    pub roles: BTreeMap<String, SignInRole>,
+    /// Maximum time for the provider's answers to one step of a sign-in, 1 to 60.
+    #[serde(default = "ten")]
+    pub timeout_seconds: u64,
+}
+
+/// A role that a group gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SignInRole {
+    /// Reads the operator pages.
+    Viewer,
+    /// Changes all accounts.
+    Operator,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -1250,7 +1317,7 @@ impl JsonSchema for Decimal {
 }
 
 /// Numbers outside `limits` that have a range: the section's type, the key, minimum and maximum.
-pub const RANGES: [(&str, &str, u64, u64); 17] = [
+pub const RANGES: [(&str, &str, u64, u64); 18] = [
     ("Endpoint", "weight", 1, 1_000),
     ("Endpoint", "max_concurrent", 1, 65_536),
     ("HealthCheck", "interval_seconds", 1, 3_600),
@@ -1265,6 +1332,7 @@ pub const RANGES: [(&str, &str, u64, u64); 17] = [
     ("RetentionRules", "keep_days", 1, 3_650),
     ("SealRules", "entries", 1_000, 4_000_000),
     ("SealRules", "after_days", 1, 3_650),
+    ("SignInProvider", "timeout_seconds", 1, 60),
     ("Rates", "requests_per_minute", 0, MAX_RATE),
     ("Rates", "tokens_per_minute", 0, MAX_RATE),
     ("Rates", "concurrent", 0, MAX_RATE),

@@ -220,7 +220,7 @@ pub fn page(
         key_name_max: MAX_KEY_NAME_CHARS,
         list: key_list(app, &account, &KeyListQuery::default())?,
         entries: entries.collect::<Result<_, StoreError>>()?,
-        asks_password: !user.confirmed,
+        asks_password: user.asks_password(),
         done: None,
         fault: None,
         refund_fault: None,

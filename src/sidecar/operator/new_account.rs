@@ -50,7 +50,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
     NewAccountPage {
         frame: Frame::new("New account", user),
         csrf: user.csrf.clone(),
-        asks_password: !user.confirmed,
+        asks_password: user.asks_password(),
         opened: None,
         fault: None,
         email: String::new(),

@@ -19,12 +19,15 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 29] = [
+pub const ACTS: [(&str, &str); 32] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
     ("account.set-password", "Password set"),
     ("account.role", "Role changed"),
+    ("account.keep-role", "Role kept"),
+    ("account.link", "Provider linked"),
+    ("account.unlink", "Provider unlinked"),
     ("account.suspend", "Account suspended"),
     ("account.resume", "Account resumed"),
     ("account.delete", "Account deleted"),
@@ -105,6 +108,7 @@ impl AuditNames {
         match (self.emails.get(id), id) {
             (Some(email), _) => email.clone(),
             (None, "config file") => "The config file".to_owned(),
+            (None, id) if id.starts_with("provider ") => format!("The {id}"),
             (None, id) if id.starts_with("uid ") => format!("The command line ({id})"),
             (None, id) => id.to_owned(),
         }
@@ -232,6 +236,12 @@ impl Line<'_> {
                 role(before),
                 role(after)
             ),
+            "keep-role" => format!(
+                "gave {whom} no group of a role, but the last administrator stays {}",
+                role(before)
+            ),
+            "link" => format!("linked {} to {whom}", self.word("provider")),
+            "unlink" => format!("unlinked {} from {whom}", self.word("provider")),
             "suspend" => format!("suspended {whom}"),
             "resume" => format!("resumed {whom}"),
             "delete" if is_own => "deleted the own account".to_owned(),

@@ -14,6 +14,7 @@ mod operator;
 mod overview;
 mod playground;
 mod profile;
+mod providers;
 mod setup;
 mod spending;
 mod statement;
@@ -38,6 +39,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("overview", overview::ROUTES),
     ("playground", playground::ROUTES),
     ("profile", profile::ROUTES),
+    ("providers", providers::ROUTES),
     ("setup", setup::ROUTES),
     ("spending", spending::ROUTES),
     ("statement", statement::ROUTES),

@@ -68,6 +68,7 @@ fn filled(path: &str, id: &str) -> String {
         .replace("{ticket}", id)
         .replace("{file}", id)
         .replace("{token}", id)
+        .replace("{provider}", id)
         .replace("{key}", id)
 }
 
@@ -595,7 +596,10 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
             // It has a signature.
             "/webhooks/stripe",
         ];
-        if public.contains(&path.as_str()) || path.starts_with("/dashboard/link/") {
+        let public_below = ["/dashboard/link/", "/dashboard/sign-in/"];
+        let is_public = public.contains(&path.as_str())
+            || public_below.iter().any(|start| path.starts_with(start));
+        if is_public {
             continue;
         }
         for csrf in ["", &foreign, &own[1..], &format!("{own}0")] {

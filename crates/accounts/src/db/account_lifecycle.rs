@@ -3,6 +3,7 @@
 //! This file must not see a password or an invitation's code.
 
 use super::audit::{self, AuditEntry};
+use super::identities::{self, NewIdentityRow};
 use super::rows::{AccountRow, Role, first_column};
 use super::views::AccountRows;
 use credits::money::Micro;
@@ -21,6 +22,8 @@ pub struct SignUpTerms<'a> {
     pub past_trial: Option<&'a [u8; 32]>,
     /// True if the trial's credits wait until the e-mail is verified.
     pub trial_waits: bool,
+    /// The identity that opens the account. Its provider has verified the e-mail.
+    pub identity: Option<NewIdentityRow<'a>>,
     pub audit_entry: Option<AuditEntry<'a>>,
 }
 
@@ -29,6 +32,7 @@ pub enum OpenAccountOutcome {
     Done,
     /// The account is open without a trial, because its mailbox had a trial before.
     WithoutTrial,
+    /// The e-mail or the identity has an account.
     EmailTaken,
     /// The invitation does not exist, is used, or has expired.
     NoInvite,
@@ -68,8 +72,8 @@ impl AccountRows<'_> {
             let granted_at_ms = (terms.trial_waits && trial.is_some()).then_some(WAITS_AT_MS);
             transaction.execute(
                 "INSERT INTO account(id, email, mailbox, password, admin, viewer, status, created_at_ms,
-                   trial_micro, trial_ends_at_ms, granted_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9, ?10)",
+                   trial_micro, trial_ends_at_ms, granted_at_ms, verified_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9, ?10, ?11)",
                 params![
                     row.id,
                     row.email,
@@ -80,9 +84,13 @@ impl AccountRows<'_> {
                     row.created_at_ms,
                     micro,
                     ends,
-                    granted_at_ms
+                    granted_at_ms,
+                    terms.identity.map(|_| row.created_at_ms)
                 ],
             )?;
+            if let Some(identity) = &terms.identity {
+                identities::insert(transaction, &row.id, identity, row.created_at_ms)?;
+            }
             if let Some(hash) = terms.invite {
                 transaction.execute(
                     "UPDATE invite SET used_by = ?2, used_at_ms = ?3 WHERE hash = ?1",
@@ -195,14 +203,21 @@ impl AccountRows<'_> {
     }
 }
 
-/// Returns whether the account is the last active administrator. An account without a password
-/// cannot sign in, so it does not count as a replacement for an administrator with one.
-fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
+/// Returns whether the account is the last active administrator. An account without a password and
+/// without an identity cannot sign in, so it does not count as a replacement for one that can.
+pub(crate) fn is_last_administrator(
+    transaction: &Transaction<'_>,
+    id: &str,
+) -> rusqlite::Result<bool> {
     transaction.query_row(
-        "SELECT EXISTS(
-           SELECT 1 FROM account AS it WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL AND NOT EXISTS(
-             SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active'
-               AND (password IS NOT NULL OR it.password IS NULL)))",
+        "WITH administrator(id, active, signs_in) AS (
+           SELECT id, status = 'active',
+             password IS NOT NULL OR EXISTS(SELECT 1 FROM identity WHERE account = account.id)
+           FROM account WHERE admin = 1 AND deleted_at_ms IS NULL)
+         SELECT EXISTS(
+           SELECT 1 FROM administrator AS it WHERE id = ?1 AND NOT EXISTS(
+             SELECT 1 FROM administrator AS other
+             WHERE other.id <> ?1 AND other.active AND other.signs_in >= it.signs_in))",
         [id],
         first_column,
     )
@@ -263,6 +278,11 @@ fn find_refusal(
         params![row.email, mailbox],
         first_column,
     )?;
+    let is_taken = is_taken
+        || match &terms.identity {
+            Some(identity) => identities::has_account(transaction, identity)?,
+            None => false,
+        };
     if is_taken {
         return Ok(Some(OpenAccountOutcome::EmailTaken));
     }

@@ -54,7 +54,7 @@ pub(crate) struct NewAuditLine {
 }
 
 impl NewAuditLine {
-    fn as_entry(&self) -> AuditEntry<'_> {
+    pub(crate) fn as_entry(&self) -> AuditEntry<'_> {
         AuditEntry {
             at_ms: self.at_ms,
             actor: &self.actor,

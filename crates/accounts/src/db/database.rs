@@ -26,10 +26,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("008_audit_search.sql"),
     include_str!("009_alert_notices.sql"),
     include_str!("010_payments.sql"),
+    include_str!("011_identities.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 15] = [
+const COPIED_TABLES: [&str; 17] = [
     "account",
     "api_key",
     "change",
@@ -45,6 +46,8 @@ const COPIED_TABLES: [&str; 15] = [
     "alert_state",
     "payment_order",
     "payment_event",
+    "identity",
+    "sign_in_flow",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -164,7 +164,11 @@ impl LinkRows<'_> {
 }
 
 /// Records that mail reaches the account holder, and deletes the account's verification links.
-fn verify_email(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlite::Result<()> {
+pub(crate) fn verify_email(
+    transaction: &Transaction<'_>,
+    account: &str,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
     transaction.execute(
         "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
         [account],

@@ -7,8 +7,8 @@ use credits::trial::Trial;
 use rusqlite::Row;
 use std::sync::Arc;
 
-/// Rights of a person beyond the use of their own account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Rights of a person beyond the use of their own account, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The person has no further rights.
     Member,
@@ -19,6 +19,14 @@ pub enum Role {
 }
 
 impl Role {
+    pub(crate) fn from_flags(admin: bool, viewer: bool) -> Self {
+        match (admin, viewer) {
+            (true, _) => Self::Admin,
+            (false, true) => Self::Viewer,
+            (false, false) => Self::Member,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Member => "member",
@@ -97,11 +105,7 @@ pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     Ok(AccountRow {
         id: row.get("id")?,
         email: row.get("email")?,
-        role: match (row.get("admin")?, row.get("viewer")?) {
-            (true, _) => Role::Admin,
-            (false, true) => Role::Viewer,
-            (false, false) => Role::Member,
-        },
+        role: Role::from_flags(row.get("admin")?, row.get("viewer")?),
         active: row.get::<_, String>("status")? == "active",
         deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
         created_at_ms: row.get("created_at_ms")?,

@@ -33,6 +33,8 @@ pub struct ActiveSessionRow {
     pub account: String,
     pub used_at_ms: i64,
     pub confirmed_at_ms: i64,
+    /// Whether the account has a password.
+    pub has_password: bool,
 }
 
 /// A session, for the account holder's list of sessions.
@@ -80,8 +82,9 @@ impl SessionRows<'_> {
         self.0.read("find a session", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT account, used_at_ms, confirmed_at_ms FROM session
-                     WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
+                    "SELECT account, used_at_ms, confirmed_at_ms,
+                       EXISTS(SELECT 1 FROM account WHERE id = session.account AND password IS NOT NULL)
+                     FROM session WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
                 )?
                 .query_row(
                     params![
@@ -94,6 +97,7 @@ impl SessionRows<'_> {
                             account: first_column(row)?,
                             used_at_ms: row.get(1)?,
                             confirmed_at_ms: row.get(2)?,
+                            has_password: row.get(3)?,
                         })
                     },
                 )

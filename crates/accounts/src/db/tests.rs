@@ -483,3 +483,68 @@ fn what_fired_before_the_notices_were_recorded_counts_as_sent_if_there_is_a_dest
     let is_sent = |account: &str| db.alerts().fired_alerts(account).unwrap()[0].is_sent;
     assert_eq!((is_sent("mailed"), is_sent("alone")), (true, false));
 }
+
+#[test]
+fn a_sign_in_that_is_under_way_ends_by_use_by_time_and_by_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = AppDb::open_unchecked(folder.path()).unwrap();
+    let rows = db.identities();
+    let begin = |number: u8, ends: i64, now: i64| {
+        let flow = ("company", "");
+        rows.insert_flow(&[number; 32], flow, ends, (now, 2))
+            .unwrap();
+    };
+    let is_open = |number: u8, now| rows.flow(&[number; 32], "company", now).unwrap().is_some();
+    begin(1, 100, 0);
+    assert!(is_open(1, 99) && !is_open(1, 100));
+    assert_eq!(rows.flow(&[1; 32], "other", 0).unwrap(), None);
+    begin(2, 101, 1);
+    begin(3, 102, 2);
+    assert!(
+        !is_open(1, 3) && is_open(2, 3) && is_open(3, 3),
+        "the oldest ends"
+    );
+    assert!(rows.end_flow(&[3; 32]).unwrap() && !rows.end_flow(&[3; 32]).unwrap());
+    begin(4, 200, 101);
+    let kept: i64 = db.with_writer(|writer| {
+        let count = "SELECT count(*) FROM sign_in_flow";
+        writer.query_row(count, [], |row| row.get(0)).unwrap()
+    });
+    assert_eq!(kept, 1, "expired ones are deleted");
+}
+
+#[test]
+fn an_administrator_with_an_identity_alone_can_sign_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = AppDb::create_old_version(folder.path(), 10);
+    old.execute_batch(
+        "INSERT INTO account(id, email, admin, status, created_at_ms, password)
+           VALUES('one', 'a@example.com', 1, 'active', 1, 'hash'), ('two', 'b@example.com', 1, 'active', 1, NULL);",
+    )
+    .unwrap();
+    drop(old);
+    let accounts = crate::Accounts::open(folder.path()).unwrap();
+    let by = crate::Actor {
+        actor: "uid 0".into(),
+        address: String::new(),
+    };
+    let acting = accounts.with_actor(&by, 2);
+    let lower = || acting.set_role("one", crate::Role::Member).unwrap();
+    assert_eq!(lower(), crate::CloseAccountOutcome::LastAdministrator);
+    let identity = crate::ProviderIdentity {
+        provider: "company".into(),
+        issuer: "https://id.example.com".into(),
+        subject: "s1".into(),
+        email: String::new(),
+        email_verified: false,
+        role: "member".into(),
+    };
+    assert!(acting.link_identity("two", &identity).unwrap());
+    assert!(
+        !acting.link_identity("one", &identity).unwrap(),
+        "it has an account"
+    );
+    assert_eq!(lower(), crate::CloseAccountOutcome::Done);
+    assert_eq!(acting.unlink_identities("two", "other").unwrap(), 0);
+    assert_eq!(acting.unlink_identities("two", "company").unwrap(), 1);
+}

@@ -26,6 +26,10 @@ pub struct AuditRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct LinkRows<'a>(pub(crate) &'a AppDb);
 
+/// Identities at providers, and sign-ins that are under way.
+#[derive(Clone, Copy)]
+pub struct IdentityRows<'a>(pub(crate) &'a AppDb);
+
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
@@ -59,6 +63,10 @@ impl AppDb {
 
     pub fn audit(&self) -> AuditRows<'_> {
         AuditRows(self)
+    }
+
+    pub fn identities(&self) -> IdentityRows<'_> {
+        IdentityRows(self)
     }
 
     pub fn links(&self) -> LinkRows<'_> {

@@ -26,6 +26,11 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/account/identities/{id}/unlink",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
         "/dashboard/account/delete",
         [303, 422, 422, 422, 422],
     ),

@@ -1,16 +1,15 @@
-//! Sends one request to the payment provider's API, on a new connection.
+//! Sends one request to the server of a provider, on a new connection, bounded in time and bytes.
 //!
-//! This file must not log a header or a body, because they contain the secret key and personal
-//! data.
+//! This file must not log a header or a body, because they contain secrets and personal data.
 
-use super::provider::ProviderError;
 use crate::notify::webhooks::machine_tls_config;
 use bytes::Bytes;
-use config::payments::ProviderAddress;
+use config::ProviderAddress;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use std::fmt::Write as _;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,25 +17,61 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Time limit of a request, from the name lookup to the end of the answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of an answer, in bytes: 1 MiB.
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// Bounds of one request.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestBounds {
+    /// Time limit from the name lookup to the end of the answer.
+    pub timeout: Duration,
+    /// Maximum size of the answer's body, in bytes.
+    pub max_answer_bytes: usize,
+}
 
 /// Sends a request and returns the status and the body of the answer.
+///
+/// # Errors
+/// Returns why there is no answer. No text has a secret.
 pub async fn send(
     address: &ProviderAddress,
     request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), ProviderError> {
-    tokio::time::timeout(REQUEST_TIMEOUT, exchange(address, request))
+    bounds: RequestBounds,
+) -> Result<(StatusCode, Bytes), String> {
+    let RequestBounds {
+        timeout,
+        max_answer_bytes,
+    } = bounds;
+    tokio::time::timeout(timeout, exchange(address, request, max_answer_bytes))
         .await
-        .unwrap_or_else(|_| Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())))
-        .map_err(ProviderError::Unavailable)
+        .unwrap_or_else(|_| Err(format!("no answer within {} s", timeout.as_secs())))
+}
+
+/// Writes the fields of a form.
+pub fn encode_form(fields: &[(&str, &str)]) -> String {
+    let pairs: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| format!("{}={}", encode(name), encode(value)))
+        .collect();
+    pairs.join("&")
+}
+
+/// Percent-encodes all characters except those that are safe in every part of a URL.
+pub fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            // Writing to a string never fails.
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 async fn exchange(
     address: &ProviderAddress,
     mut request: Request<Full<Bytes>>,
+    max_answer_bytes: usize,
 ) -> Result<(StatusCode, Bytes), String> {
     let host = address
         .authority
@@ -47,19 +82,20 @@ async fn exchange(
         .await
         .map_err(|error| error.to_string())?;
     if !address.is_https {
-        return send_on(stream, request).await;
+        return send_on(stream, request, max_answer_bytes).await;
     }
     let name = ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
     let stream = TlsConnector::from(machine_tls_config()?)
         .connect(name, stream)
         .await
         .map_err(|error| format!("the TLS handshake failed: {error}"))?;
-    send_on(stream, request).await
+    send_on(stream, request, max_answer_bytes).await
 }
 
 async fn send_on(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
+    max_answer_bytes: usize,
 ) -> Result<(StatusCode, Bytes), String> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
@@ -72,7 +108,7 @@ async fn send_on(
         .await
         .map_err(|error| error.to_string())?;
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, MAX_ANSWER_BYTES)
+    let body = Limited::new(body, max_answer_bytes)
         .collect()
         .await
         .map_err(|error| error.to_string())?;
