@@ -418,5 +418,5 @@ pub(super) fn is_interleaved(flags: &[String]) -> bool {
 }
 
 /// Preview flags that widen the context, each with the context's length in tokens. For a model with
-/// a smaller context, the quote and the hold would not cover so many tokens.
+/// a smaller context, the quote and the hold would not cover that number of tokens.
 const WIDE_CONTEXT_FLAGS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,7 +1,7 @@
 //! Reads API keys from the shared store, with a small cache that removes revoked keys at once.
 //!
 //! A cached key is valid for at most thirty seconds, and only while this edge receives revocations.
-//! Without that connection every key is looked up again. Unknown keys are not cached, because the
+//! Without that connection the edge looks every key up again. Unknown keys are not cached: the
 //! next request may find the key: the edge asks the store before it refuses a key, and only limits
 //! the rate of such look-ups (`shared_credit/lookup_budget.rs`). This file must not depend on HTTP.
 

@@ -51,7 +51,7 @@ struct ProfilePage {
     email: String,
     status: &'static str,
     created: Timestamp,
-    /// Time at which the e-mail was verified. The next field tells whether the holder can request a
+    /// Time at which the e-mail was verified. The next field is true if the holder can request a
     /// verification mail.
     verified: Option<Timestamp>,
     may_verify: bool,

@@ -215,8 +215,8 @@ impl Catalog {
         self.by_id.get(id)
     }
 
-    /// Returns the model with this name, which is looked up by id, then by exact alias, and then by
-    /// the longest alias with a `*`.
+    /// Returns the model with this name: by id, else by exact alias, else by the longest alias with
+    /// a `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<CatalogModel>> {
         let by_pattern = || {
             self.by_pattern
