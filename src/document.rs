@@ -55,7 +55,8 @@ pub fn status(account: &Account, status: AccountStatus) -> Value {
 }
 
 /// A key with its settings and what it has spent, without its text.
-/// `usable`: whether requests with it are admitted at `now_ms`, as far as it and its account decide.
+/// `usable`: whether requests with it are admitted at `now_ms`, as far as it and its account
+/// decide.
 pub fn api_key(key: &ApiKey, account: AccountStatus, spend: &KeySpend, now_ms: i64) -> Value {
     let mut value = key_settings(&key.settings);
     value["key_id"] = json!(key.id);

@@ -100,7 +100,8 @@ impl WaitingRefusals {
     }
 }
 
-/// Returns whether the queue is longer now. `is_full`: there is no room for one more of any account.
+/// Returns whether the queue is longer now. `is_full`: there is no room for one more of any
+/// account.
 fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, is_full: bool) -> bool {
     let is_replaced = queue.len() >= MAX_WAITING_OF_ACCOUNT;
     if is_replaced {

@@ -125,8 +125,8 @@ impl IngestWorker {
 }
 
 impl IngestWorker {
-    /// Announces the address of this sidecar to the edges, if it can be one of several. Also reports
-    /// the ledger's position to the store, and which part of the ledger the store has.
+    /// Announces the address of this sidecar to the edges, if it can be one of several. Also
+    /// reports the ledger's position to the store, and which part of the ledger the store has.
     async fn announce(&mut self) -> Result<(), StoreError> {
         if let Some(home) = self.ledger.home() {
             self.store

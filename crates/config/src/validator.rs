@@ -24,7 +24,8 @@ pub(super) struct ConfigValidator {
     pub(super) faults: Vec<ConfigFault>,
     pub(super) warnings: Vec<ConfigFault>,
     pub(super) sources: Vec<SourceFile>,
-    /// True to put a placeholder in place of each vendor's and provider's secret, without reading it.
+    /// True to put a placeholder in place of each vendor's and provider's secret, without reading
+    /// it.
     pub(super) withholds_vendor_keys: bool,
     pub(super) file_checks: FileChecks,
 }

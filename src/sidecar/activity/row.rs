@@ -107,7 +107,8 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
     }
 }
 
-/// Adds what the ledger's list does not have: how the vendor failed the request, and what came back.
+/// Adds what the ledger's list does not have: how the vendor failed the request, and what came
+/// back.
 pub(super) fn complete(
     app: &SidecarState,
     viewed: &ViewedAccount,

@@ -145,8 +145,8 @@ fn describe_first_byte(state: &EndpointState) -> String {
     }
 }
 
-/// Describes whether an endpoint receives requests, and if not, why; and how it has answered lately.
-/// Also returns the class of the badge.
+/// Describes whether an endpoint receives requests, and if not, why; and how it has answered
+/// lately. Also returns the class of the badge.
 fn describe_health(state: &EndpointState) -> (String, &'static str) {
     let mut words = Vec::new();
     match state.breaker {

@@ -10,8 +10,8 @@ use credits::money::Micro;
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;
 
-/// Spending since midnight, and in the previous hour plus the elapsed part of this one, but not from
-/// before the account existed.
+/// Spending since midnight, and in the previous hour plus the elapsed part of this one, but not
+/// from before the account existed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpendRate {
     pub today: Micro,
