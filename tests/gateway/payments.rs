@@ -429,8 +429,8 @@ fn a_thousand_payments_add_up_whenever_the_process_is_killed() {
     killed_while_events_come(60, 19, 60);
 }
 
-/// Holders buy, get refunds and dispute, while the gateway is killed again and again: by itself after
-/// an entry, and from outside at any moment. Events come in any order, twice, or never.
+/// Holders buy, get refunds and dispute, while the gateway is killed again and again: by itself
+/// after an entry, and from outside at any moment. Events come in any order, twice, or never.
 fn killed_while_events_come(holders: usize, orders: usize, kills: usize) {
     if faketime().is_none() {
         return;
