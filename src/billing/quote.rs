@@ -57,6 +57,7 @@ pub fn quote(
     let service = service_terms(&summary.features);
     Ok(Quote {
         reaches: worst_cases(model, summary, text_bytes),
+        input_unit: "input tokens",
         choices: summary.choices.max(1),
         tools: tool_holds(model, &summary.features),
         service,

@@ -14,7 +14,7 @@ use config::Limits;
 use config::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
 use http::Method;
 use llm_protocol::capabilities::{ChatModel, ModelCapabilities, ResponsesModel};
-use llm_protocol::metered::{MeteredAnswer, MeteredEndpoint, MeteredTerms, ModelKind};
+use llm_protocol::metered::{BilledUnit, MeteredAnswer, MeteredEndpoint, MeteredTerms, ModelKind};
 use llm_protocol::translate;
 use llm_protocol::usage::UsageVerdict;
 pub use report::{EndpointReport, ModelList, TestRequest, ToolLoop, VendorKeyStatus};
@@ -233,7 +233,12 @@ fn reported_units(
     let mut answer = MeteredAnswer::new(terms, &model.id);
     answer.push(body, &mut Vec::new()).ok()?;
     let metered = answer.usage().ok()?;
-    (metered.verdict == UsageVerdict::Exact).then(|| metered.usage.input_total())
+    let usage = metered.usage;
+    let count = match terms.unit {
+        BilledUnit::InputTokens => usage.input_total(),
+        BilledUnit::Counted(unit) => usage.units(unit),
+    };
+    (metered.verdict == UsageVerdict::Exact).then_some(count)
 }
 
 /// Builds the body of a small generation request in the model's protocol.

@@ -23,8 +23,9 @@ use credits::money::Micro;
 use credits::price_list::{PriceList, TokenPrices};
 use limitations::Limitation;
 use llm_protocol::Protocol;
+use llm_protocol::metered::BilledUnit;
 use llm_protocol::request::RequestSummary;
-use llm_protocol::usage::ServerTool;
+use llm_protocol::usage::{CountedUnit, ServerTool};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -221,8 +222,10 @@ fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
             .collect(),
     };
     let input = class("Input", |rates| rates.input);
-    if !model.is_chat() {
-        return vec![input];
+    match model.billed_unit() {
+        _ if model.is_chat() => {}
+        BilledUnit::InputTokens => return vec![input],
+        BilledUnit::Counted(_) => return Vec::new(),
     }
     vec![
         input,
@@ -252,6 +255,13 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
             price => format!("{name} {} per 1 000 uses", display::group_amount(price)),
         })
     });
+    let units = CountedUnit::ALL.into_iter().filter_map(|unit| {
+        let name = unit.key().replace('_', " ");
+        Some(format!(
+            "{name} {} per 1 000 units",
+            features.unit_price(unit)?
+        ))
+    });
     let names = ["service tier", "region", "speed"];
     let factors = features
         .factors()
@@ -262,7 +272,7 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
                 .iter()
                 .map(move |(word, factor)| format!("{name} {word}: tokens × {factor}"))
         });
-    audio.chain(tools).chain(factors).collect()
+    audio.chain(tools).chain(units).chain(factors).collect()
 }
 
 async fn docs(
@@ -313,6 +323,7 @@ async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
         "price_unit": "credits per 1000000 tokens",
         "web_search_unit": "credits per 1000 uses",
         "server_tool_unit": "credits per 1000 uses",
+        "search_unit_unit": "credits per 1000 units",
         "models": models,
     });
     with_no_cache(

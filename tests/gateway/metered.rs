@@ -16,7 +16,13 @@ fn plan() -> Plan {
     Plan::default().edit(
         "models:\n",
         "models:\n  - {id: beta-embed, vendor: beta, upstream_model: text-embedding-3-large, \
-         kind: embedding, context_tokens: 8192, price: {input: \"13\"}}\n",
+         kind: embedding, context_tokens: 8192, price: {input: \"13\"}}\n  \
+         - {id: beta-rank, vendor: beta, upstream_model: rerank-v3.5, kind: rerank, \
+         context_tokens: 4096, price: {search_unit: \"200\"}}\n  \
+         - {id: beta-rank-2, vendor: beta, upstream_model: rerank-2.5, kind: rerank, \
+         context_tokens: 32000, price: {input: \"5\"}}\n  \
+         - {id: beta-guard, vendor: beta, upstream_model: omni-moderation-latest, \
+         kind: moderation, context_tokens: 32768, price: {input: \"0\"}}\n",
     )
 }
 
@@ -242,5 +248,106 @@ fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly(
         Some(world.standing(&account)).filter(|standing| standing.held == 0)
     });
     assert_eq!(standing.balance, balance);
+    world.close();
+}
+
+#[test]
+fn reranking_costs_search_units_or_tokens_and_a_moderation_may_be_free() {
+    let world = plan().start();
+    let account = world.account();
+    let rank = |path: &str, model: &str, query: &str, documents: &Value| {
+        let body = json!({"model": model, "query": query, "documents": documents});
+        let answer = world.ask(&post(path, &account, &body));
+        let receipt = receipt(&world, &account, &answer);
+        (answer, receipt)
+    };
+    let texts = json!(["one", {"text": "two"}]);
+    for (path, query, units, flags) in [
+        ("/v2/rerank", "[[sim input=1]] who?", 1, (false, false)),
+        ("/v1/rerank", "who?", 1, (false, false)),
+        // Up to 1 unit can be used, and that is what an answer without usage costs.
+        ("/v2/rerank", "[[sim usage=none]]", 1, (true, false)),
+        ("/v2/rerank", "[[sim usage=zero]]", 1, (true, false)),
+        ("/v2/rerank", "[[sim input=7]]", 1, (false, true)),
+    ] {
+        let (answer, receipt) = rank(path, "beta-rank", query, &texts);
+        assert_eq!(answer.json()["results"].as_array().unwrap().len(), 2);
+        assert_eq!(world.vendor.last()["path"], path);
+        assert_eq!(line(&receipt, "search_unit")["units"], units, "{receipt}");
+        assert_eq!(micro(&receipt["credits"]), 200_000);
+        let found = (
+            receipt["estimated"] == true,
+            receipt.get("implausible").is_some(),
+        );
+        assert_eq!(found, flags, "{query}: {receipt}");
+    }
+    let many = json!(vec!["x".repeat(600); 101]);
+    let (_, units) = rank("/v2/rerank", "beta-rank", "[[sim usage=none]]", &many);
+    assert_eq!(
+        line(&units, "search_unit")["units"],
+        3,
+        "202 pieces: {units}"
+    );
+    let (answer, tokens) = rank(
+        "/v1/rerank",
+        "beta-rank-2",
+        "who",
+        &json!(["four", "bytes"]),
+    );
+    assert_eq!(answer.json()["model"], "beta-rank-2");
+    assert_eq!(
+        line(&tokens, "input")["tokens"],
+        answer.json()["usage"]["total_tokens"]
+    );
+    for (documents, words) in [
+        (json!([{"image": "https://x"}]), "images"),
+        (json!("one"), "an array"),
+        (json!(null), "Missing"),
+    ] {
+        let body = json!({"model": "beta-rank", "query": "q", "documents": documents});
+        refused(
+            &world.ask(&post("/v1/rerank", &account, &body)),
+            "documents",
+            words,
+        );
+    }
+    let wrong = json!({"model": "beta-embed", "query": "q", "documents": ["x"]});
+    refused(
+        &world.ask(&post("/v1/rerank", &account, &wrong)),
+        "model",
+        EMBEDDINGS,
+    );
+    let balance = world.standing(&account).balance;
+    let moderate = |body: Value| world.ask(&post("/v1/moderations", &account, &body));
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
+    for body in [
+        json!({"input": "fine"}),
+        json!({"input": ["fine", "too"], "model": null}),
+        json!({"input": [{"type": "text", "text": "fine"}, image], "model": "beta-guard"}),
+    ] {
+        let answer = moderate(body.clone());
+        let receipt = receipt(&world, &account, &answer);
+        assert_eq!(answer.json()["model"], "beta-guard", "{body}");
+        assert_eq!(receipt["model"], "beta-guard");
+        let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
+        let sent: Value = serde_json::from_str(&sent).unwrap();
+        assert_eq!(sent["model"], "omni-moderation-latest", "{sent}");
+    }
+    assert_eq!(world.standing(&account).balance, balance);
+    let far = json!({"type": "image_url", "image_url": {"url": "https://x.test/a.png"}});
+    refused(&moderate(json!({"input": [far]})), "input", "data URLs");
+    let list = world
+        .ask(&Request::get("/v1/models").bearer(&account.key))
+        .json();
+    let kinds = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| &model["kind"]);
+    let kinds: Vec<_> = kinds.take(5).collect();
+    assert_eq!(
+        kinds,
+        ["embedding", "rerank", "rerank", "moderation", "chat"]
+    );
     world.close();
 }

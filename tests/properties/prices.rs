@@ -174,11 +174,18 @@ fn features() -> BoxedStrategy<FeaturePrices> {
         })
         .boxed()
     };
-    let tools = [some(), some(), some(), some(), some()];
+    let tools = [some(), some(), some(), some(), some(), some()];
     (some(), some(), tools, [factors(), factors(), factors()])
         .prop_map(
             |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
-                let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
+                let [
+                    web_search,
+                    web_fetch,
+                    code_execution,
+                    tool_search,
+                    mcp,
+                    search_unit,
+                ] = tools;
                 FeaturePrices {
                     audio_input,
                     audio_output,
@@ -187,6 +194,7 @@ fn features() -> BoxedStrategy<FeaturePrices> {
                     code_execution,
                     tool_search,
                     mcp,
+                    search_unit,
                     service_tier,
                     inference_geo,
                     speed,
@@ -432,6 +440,7 @@ fn exact(usage: &Usage, price: &PriceList) -> Big {
         (usage.code_executions, features.code_execution),
         (usage.tool_searches, features.tool_search),
         (usage.mcp_calls, features.mcp),
+        (usage.search_units, features.search_unit),
     ];
     let uses = uses.iter().fold(Big::new(0), |sum, (count, price)| {
         sum.plus(&Big::new(*count).times(&of(price.unwrap_or(Micro::ZERO))))
@@ -462,6 +471,7 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
     (reaches, tokens(), searches, factor(), tokens(), tokens()).prop_map(
         |(reaches, choices, (uses, price), factor, output_limit, floor)| Quote {
             reaches,
+            input_unit: "input tokens",
             choices: choices.max(1),
             tools: vec![
                 ToolHold {
@@ -638,6 +648,7 @@ proptest! {
         });
         let quote = Quote {
             reaches: reaches.collect(),
+            input_unit: "input tokens",
             choices: 1,
             tools: ServerTool::ALL
                 .map(|tool| ToolHold { tool, uses: usage.uses(tool), price: features.tool_price(tool).unwrap_or_default() })

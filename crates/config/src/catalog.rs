@@ -23,6 +23,7 @@ use llm_protocol::capabilities::{
 use llm_protocol::metered::{BilledUnit, ModelKind};
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::RequestSummary;
+use llm_protocol::usage::CountedUnit;
 pub use secret::Secret;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,7 +134,11 @@ impl CatalogModel {
 
     /// The unit that its price counts, for kinds other than chat.
     pub fn billed_unit(&self) -> BilledUnit {
-        BilledUnit::InputTokens
+        let is_priced = |unit: &CountedUnit| self.price.features.unit_price(*unit).is_some();
+        CountedUnit::ALL
+            .into_iter()
+            .find(is_priced)
+            .map_or(BilledUnit::InputTokens, BilledUnit::Counted)
     }
 
     /// Returns the name of the output limit that the gateway sets if the client set none.

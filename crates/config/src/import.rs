@@ -160,6 +160,7 @@ fn price(price: &raw::Price) -> String {
         ("code_execution", price.code_execution.as_ref()),
         ("tool_search", price.tool_search.as_ref()),
         ("mcp", price.mcp.as_ref()),
+        ("search_unit", price.search_unit.as_ref()),
     ]);
     let tiers = price.tiers.iter().flatten().map(|tier| {
         let prices = self::members(&[

@@ -9,19 +9,17 @@ use crate::catalog::VendorEndpoint;
 use llm_protocol::Protocol;
 use llm_protocol::metered::ModelKind;
 
-/// Keys of a model that is not `kind: chat`. The others belong to generated text.
-struct KindKeys {
-    /// Price keys, all of them required.
-    price: &'static [&'static str],
-}
-
-/// Returns the row of a kind; `None` for `chat`, which may have every key.
-fn keys_of(kind: ModelKind) -> Option<KindKeys> {
+/// Returns the price keys of a kind, of which a model has exactly one; `None` for `chat`.
+fn price_keys(kind: ModelKind) -> Option<&'static [&'static str]> {
     match kind {
         ModelKind::Chat => None,
-        ModelKind::Embedding => Some(KindKeys { price: &["input"] }),
+        ModelKind::Embedding | ModelKind::Moderation => Some(&["input"]),
+        ModelKind::Rerank => Some(&["input", "search_unit"]),
     }
 }
+
+/// Price keys that no chat model may have.
+const METERED_PRICE: [&str; 1] = ["search_unit"];
 
 /// Keys of a model that only `kind: chat` may have.
 const CHAT_KEYS: [&str; 6] = [
@@ -40,27 +38,41 @@ impl ModelSection<'_> {
     /// Checks the keys of a model by its kind.
     pub(super) fn check_kind(&mut self, key: &str, model: &raw::Model) {
         let kind = ModelKind::from(model.kind);
-        let row = keys_of(kind);
-        let price = row.as_ref().map_or(&CHAT_PRICE[..], |row| row.price);
-        for name in price {
-            let path = format!("{key}.price.{name}");
+        let price_key = |name: &str| format!("{key}.price.{name}");
+        let max_output = format!("{key}.max_output_tokens");
+        let (mut needed, mut misplaced) = (Vec::new(), Vec::new());
+        if let Some(names) = price_keys(kind) {
+            let set = names.iter().filter(|name| self.0.is_set(&price_key(name)));
+            let set: Vec<_> = set.copied().collect();
+            needed.extend(
+                names
+                    .iter()
+                    .take(1)
+                    .filter(|_| set.is_empty())
+                    .map(|name| price_key(name)),
+            );
+            misplaced.extend(CHAT_KEYS.iter().map(|name| format!("{key}.{name}")));
+            let other = raw::Price::KEYS.iter().filter(|name| !names.contains(name));
+            misplaced.extend(other.map(|name| price_key(name)));
+            for name in set.iter().skip(1) {
+                let message = format!(
+                    "cannot be used beside {:?}: a request is billed by one unit",
+                    names[0]
+                );
+                self.0.add_fault(price_key(name), message);
+            }
+        } else {
+            needed.extend(CHAT_PRICE.map(price_key));
+            needed.push(max_output);
+            misplaced.extend(METERED_PRICE.map(price_key));
+        }
+        for path in needed {
             if !self.0.is_set(&path) {
                 let message = wrong_type::missing(&path);
                 self.0.add_fault(path, message);
             }
         }
-        if row.is_none() {
-            let path = format!("{key}.max_output_tokens");
-            if model.max_output_tokens.is_none() {
-                let message = wrong_type::missing(&path);
-                self.0.add_fault(path, message);
-            }
-            return;
-        }
-        let of_chat = CHAT_KEYS.iter().map(|name| format!("{key}.{name}"));
-        let of_price = raw::Price::KEYS.iter().filter(|name| !price.contains(name));
-        let of_price = of_price.map(|name| format!("{key}.price.{name}"));
-        for path in of_chat.chain(of_price) {
+        for path in misplaced {
             if self.0.is_set(&path) {
                 let message = format!("has no effect for `kind: {}`: remove it", kind.as_str());
                 self.0.add_fault(path, message);

@@ -93,6 +93,7 @@ impl ModelSection<'_> {
         let code_execution = feature("code_execution", &price.code_execution);
         let tool_search = feature("tool_search", &price.tool_search);
         let mcp = feature("mcp", &price.mcp);
+        let search_unit = feature("search_unit", &price.search_unit);
         let service_tier =
             self.factors(&at("service_tier"), &price.service_tier, &BASE_PRICE_TIERS);
         let inference_geo =
@@ -106,6 +107,7 @@ impl ModelSection<'_> {
             code_execution: code_execution?,
             tool_search: tool_search?,
             mcp: mcp?,
+            search_unit: search_unit?,
             service_tier: service_tier?,
             inference_geo: inference_geo?,
             speed: speed?,

@@ -907,8 +907,9 @@ pub struct Model {
     /// The model's name at the vendor.
     pub upstream_model: String,
     /// What the model computes: `chat` (default) serves chat completions, messages and responses,
-    /// `embedding` serves `/v1/embeddings`. Other kinds than `chat` need a vendor with
-    /// `protocol: chat`, and have no `capabilities`, no `fallback` and no `max_output_tokens`.
+    /// `embedding` `/v1/embeddings`, `rerank` `/v1/rerank` and `/v2/rerank`, `moderation`
+    /// `/v1/moderations`. Other kinds than `chat` need a vendor with `protocol: chat`, and have no
+    /// `capabilities`, no `fallback` and no `max_output_tokens`.
     #[serde(default)]
     pub kind: ModelKindKey,
     /// `responses`: the chat vendor also serves this model at `/v1/responses`, and gets requests of
@@ -952,6 +953,8 @@ pub enum ModelKindKey {
     #[default]
     Chat,
     Embedding,
+    Rerank,
+    Moderation,
 }
 
 impl From<ModelKindKey> for llm_protocol::metered::ModelKind {
@@ -959,6 +962,8 @@ impl From<ModelKindKey> for llm_protocol::metered::ModelKind {
         match kind {
             ModelKindKey::Chat => Self::Chat,
             ModelKindKey::Embedding => Self::Embedding,
+            ModelKindKey::Rerank => Self::Rerank,
+            ModelKindKey::Moderation => Self::Moderation,
         }
     }
 }
@@ -1185,7 +1190,7 @@ pub enum OutputLimitField {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Required.
+    /// Required, except for a rerank model with `search_unit`.
     #[serde(default)]
     pub input: Option<Decimal>,
     /// Required for `kind: chat`; other kinds generate no tokens.
@@ -1231,6 +1236,10 @@ pub struct Price {
     /// Unset: requests with MCP servers are refused.
     #[serde(default)]
     pub mcp: Option<Decimal>,
+    /// `kind: rerank`, in the place of `input`: per 1 000 search units, as Cohere bills: a query with
+    /// up to 100 documents of up to 500 tokens.
+    #[serde(default)]
+    pub search_unit: Option<Decimal>,
     /// Price factor per service tier, by the vendor's name: a multiple of the token prices, more
     /// than 0 and at most 1 000. `fast` and `priority` are one tier: either name prices both. Other
     /// tiers are refused.
@@ -1248,7 +1257,7 @@ pub struct Price {
 
 impl Price {
     /// The names of all its keys.
-    pub const KEYS: [&str; 16] = [
+    pub const KEYS: [&str; 17] = [
         "input",
         "output",
         "cache_read",
@@ -1262,6 +1271,7 @@ impl Price {
         "code_execution",
         "tool_search",
         "mcp",
+        "search_unit",
         "service_tier",
         "inference_geo",
         "speed",

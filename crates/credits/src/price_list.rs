@@ -4,7 +4,7 @@
 //! depend on usage only as far as it selects a price; `pricing.rs` multiplies prices by usage.
 
 use crate::money::{Factor, Micro};
-use llm_protocol::usage::{ServerTool, ServiceTier, Usage};
+use llm_protocol::usage::{CountedUnit, ServerTool, ServiceTier, Usage};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -54,6 +54,9 @@ pub struct FeaturePrices {
     /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Micro>,
+    /// µc per 1 000 units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search_unit: Option<Micro>,
     /// Factors on the token prices, by the service tier that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_tier: TierFactors,
@@ -77,6 +80,13 @@ impl FeaturePrices {
             ServerTool::CodeExecution => self.code_execution,
             ServerTool::ToolSearch => self.tool_search,
             ServerTool::Mcp => self.mcp,
+        }
+    }
+
+    /// Returns the price in µc per 1 000 units.
+    pub fn unit_price(&self, unit: CountedUnit) -> Option<Micro> {
+        match unit {
+            CountedUnit::SearchUnit => self.search_unit,
         }
     }
 
@@ -280,7 +290,8 @@ fn compute_version(base: &TokenPrices, tiers: &[InputTier], features: &FeaturePr
         ("audio_output", features.audio_output),
     ];
     let tools = ServerTool::ALL.map(|tool| (tool.key(), features.tool_price(tool)));
-    for (name, price) in audio.into_iter().chain(tools) {
+    let units = CountedUnit::ALL.map(|unit| (unit.key(), features.unit_price(unit)));
+    for (name, price) in audio.into_iter().chain(tools).chain(units) {
         if let Some(price) = price {
             let _ = write!(text, "|{name} {price}");
         }

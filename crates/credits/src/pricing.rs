@@ -6,7 +6,9 @@
 
 use crate::money::{self, Factor, Micro, Term};
 use crate::price_list::{PriceBand, PriceList, TierFactors, factor_for, listed_tier};
-use llm_protocol::usage::{CompactionPass, ServerTool, ServiceTier, Usage, UsageBounds};
+use llm_protocol::usage::{
+    CompactionPass, CountedUnit, ServerTool, ServiceTier, Usage, UsageBounds,
+};
 
 /// One line of a receipt: the usage of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,7 @@ pub struct CostLine {
 pub enum Unit {
     Tokens,
     Uses,
+    Units,
 }
 
 impl Unit {
@@ -33,6 +36,7 @@ impl Unit {
         match self {
             Self::Tokens => "tokens",
             Self::Uses => "uses",
+            Self::Units => "units",
         }
     }
 }
@@ -46,14 +50,14 @@ impl CostLine {
     fn term(&self) -> Term {
         let factor = match self.unit {
             Unit::Tokens => self.factor,
-            Unit::Uses => Factor::THOUSAND,
+            Unit::Uses | Unit::Units => Factor::THOUSAND,
         };
         Term::new(self.count, self.price, factor)
     }
 }
 
 /// Number of token classes and server tools.
-const LINE_COUNT: usize = 7 + ServerTool::ALL.len();
+const LINE_COUNT: usize = 7 + ServerTool::ALL.len() + CountedUnit::ALL.len();
 
 /// Returns all billable lines in the order of a receipt: first the response itself, and then each
 /// compaction pass, priced by the size of its own input.
@@ -116,6 +120,14 @@ fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
         factor: Factor::ONE,
         pass: None,
     });
+    let units = CountedUnit::ALL.into_iter().map(|unit| CostLine {
+        class: unit.key(),
+        unit: Unit::Units,
+        count: usage.units(unit),
+        price: features.unit_price(unit).unwrap_or_default(),
+        factor: Factor::ONE,
+        pass: None,
+    });
     let nothing = CostLine {
         class: "",
         unit: Unit::Uses,
@@ -125,7 +137,7 @@ fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
         pass: None,
     };
     let mut lines = [nothing; LINE_COUNT];
-    for (slot, line) in lines.iter_mut().zip(tokens.chain(uses)) {
+    for (slot, line) in lines.iter_mut().zip(tokens.chain(uses).chain(units)) {
         *slot = line;
     }
     lines
@@ -160,6 +172,7 @@ pub fn min_cost(price: &PriceList) -> Micro {
         &Usage {
             input: 1,
             output: 1,
+            search_units: 1,
             ..Usage::default()
         },
         price,
@@ -272,6 +285,8 @@ pub struct Quote {
     /// Worst case for each price tier that may apply to the input, at its largest size and highest
     /// price. The list is never empty.
     pub reaches: Vec<WorstCase>,
+    /// The unit of the input, as messages name it.
+    pub input_unit: &'static str,
     /// Number of responses that the request asks for.
     pub choices: u64,
     /// Server tools that the vendor may use.
@@ -306,6 +321,7 @@ impl Quote {
     pub fn flat(reach: WorstCase, choices: u64, output_limit: u64, output_floor: u64) -> Self {
         Self {
             reaches: vec![reach],
+            input_unit: "input tokens",
             choices,
             tools: Vec::new(),
             service: ServiceTerms::USUAL,
@@ -440,6 +456,7 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.code_executions,
     |usage| &mut usage.tool_searches,
     |usage| &mut usage.mcp_calls,
+    |usage| &mut usage.search_units,
     |usage| &mut usage.audio_output,
     |usage| &mut usage.output,
 ];

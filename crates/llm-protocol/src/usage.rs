@@ -8,6 +8,7 @@
 //! `usage/estimator.rs` (the estimate without them).
 
 mod bounds;
+mod counted_unit;
 mod counters;
 mod estimator;
 mod metering;
@@ -17,6 +18,7 @@ mod tier;
 mod tokens;
 
 pub use bounds::{MeteringTerms, UsageBounds};
+pub use counted_unit::CountedUnit;
 pub use counters::{
     CacheWrites, ChatCounters, MessagesCounters, MessagesUsage, UnknownUsage, VendorCounters,
 };

@@ -81,11 +81,12 @@
 //! searches and unknown blocks, and shows redacted thinking in `reasoning_details` only. If
 //! `blocks` has a tool and the last turn is a tool result, the answer is `text` instead.
 //!
-//! # Embeddings
+//! # Embeddings, reranking and moderations
 //!
-//! `POST /v1/embeddings` takes the marker in its first input. `status`, `usage`, `input`, `model`,
-//! `unknown` and the keys of the wire have their effect; `dimensions` of the request sets the size
-//! of the answer.
+//! `POST /v1/embeddings`, `/v1/rerank`, `/v2/rerank` and `/v1/moderations` take the marker in their
+//! first input or query. `status`, `usage`, `input` (for Cohere's models: search units), `model`,
+//! `unknown` and the keys of the wire have their effect; `dimensions` of a request for embeddings
+//! sets the size of the answer. The model `rerank-2.5` answers as Voyage's, any other as Cohere's.
 //!
 //! # Profiles
 //!

@@ -1,6 +1,6 @@
-//! Embeddings, as the chat vendor serves them: one JSON answer to one JSON request. The first text
-//! of the request may begin with a marker; of its keys, those about the usage, errors and the wire
-//! have their effect.
+//! Embeddings and moderations as OpenAI serves them, and reranking as Cohere and Voyage do: one JSON
+//! answer to one JSON request. The first text of the request may have a marker; of its keys, those
+//! about the usage, errors and the wire have their effect.
 //!
 //! It must not know that the answer is billed.
 
@@ -117,6 +117,228 @@ pub fn embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
             ..65_536 => pretty(&answer, 2),
             _ => answer,
         },
+        behaviour,
+        usage,
+    })
+}
+
+/// The parameters of a rerank request. Source: `ClientV2.rerank` and `Client.rerank` of cohere 7.3
+/// for Python.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CohereParams {
+    model: String,
+    query: String,
+    documents: Vec<CohereDocument>,
+    #[serde(default)]
+    top_n: Option<usize>,
+    #[serde(default, rename = "return_documents")]
+    _return_documents: Option<bool>,
+    #[serde(default, rename = "rank_fields")]
+    _rank_fields: Option<Vec<String>>,
+    #[serde(default, rename = "max_chunks_per_doc")]
+    _max_chunks: Option<u64>,
+    #[serde(default, rename = "max_tokens_per_doc")]
+    _max_tokens: Option<u64>,
+    #[serde(default, rename = "relevant_spans")]
+    _relevant_spans: Option<Value>,
+    #[serde(default, rename = "priority")]
+    _priority: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum CohereDocument {
+    Text(String),
+    Fields { text: String },
+}
+
+/// The parameters of Voyage's rerank requests. Source: `Reranking.create` of voyageai 0.5.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VoyageParams {
+    model: String,
+    query: String,
+    documents: Vec<String>,
+    #[serde(default)]
+    top_k: Option<usize>,
+    #[serde(default, rename = "truncation")]
+    _truncation: Option<bool>,
+    #[serde(default, rename = "return_documents")]
+    _return_documents: Option<bool>,
+}
+
+/// Answers a rerank request: as Voyage for its own models, as Cohere for all others.
+///
+/// # Errors
+/// Returns the vendor's refusal.
+pub fn rerank(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
+    let is_voyage = matches!(
+        value["model"].as_str(),
+        Some("rerank-2.5" | "rerank-2.5-lite")
+    );
+    let (model, query, documents, top) = if is_voyage {
+        let params: VoyageParams = read(body)?;
+        (params.model, params.query, params.documents, params.top_k)
+    } else {
+        let params: CohereParams = read(body)?;
+        let texts = params.documents.into_iter().map(|document| match document {
+            CohereDocument::Text(text) | CohereDocument::Fields { text } => text,
+        });
+        (params.model, params.query, texts.collect(), params.top_n)
+    };
+    if query.is_empty() || documents.is_empty() {
+        let message = "invalid request: query and documents must not be empty";
+        return Err(SimulatedError::from_param(message, "documents", None));
+    }
+    let read_tokens = documents
+        .iter()
+        .map(|text| count::tokens(text.len()).saturating_add(count::tokens(query.len())));
+    let (behaviour, usage) = behaviour(&query, read_tokens.clone().sum())?;
+    let mut scores: Vec<_> = documents
+        .iter()
+        .map(|text| score(text))
+        .enumerate()
+        .collect();
+    scores.sort_by_key(|(_, score)| std::cmp::Reverse(*score));
+    let items: Vec<_> = scores
+        .into_iter()
+        .take(top.unwrap_or(usize::MAX))
+        .map(|(index, score)| format!(r#"{{"index":{index},"relevance_score":0.{score:03}}}"#))
+        .collect();
+    let items = items.join(",");
+    let answer = if is_voyage {
+        let total = usage.count(usage.input);
+        let total = total.map(|tokens| format!(r#","usage":{{"total_tokens":{tokens}}}"#));
+        format!(
+            r#"{{"object":"list","data":[{items}],"model":{}{}}}"#,
+            behaviour.model_field(&model),
+            total.unwrap_or_default(),
+        )
+    } else {
+        let pieces: u64 = read_tokens.map(|tokens| tokens.div_ceil(500).max(1)).sum();
+        let units = behaviour.input.unwrap_or(pieces.div_ceil(100));
+        let units = usage.count(units);
+        let billed = units.map(|units| format!(r#","billed_units":{{"search_units":{units}.0}}"#));
+        format!(
+            r#"{{"id":"rr-sim","results":[{items}],"meta":{{"api_version":{{"version":"2"}}{}}}}}"#,
+            billed.unwrap_or_default(),
+        )
+    };
+    Ok(MeteredCall {
+        answer,
+        behaviour,
+        usage,
+    })
+}
+
+/// A relevance in thousandths that depends on the text alone.
+fn score(text: &str) -> u16 {
+    let hash = Sha256::digest(text.as_bytes());
+    hash.iter()
+        .take(4)
+        .map(|byte| u16::from(*byte))
+        .sum::<u16>()
+        % 1_000
+}
+
+/// The parameters of a moderation request. Source: `ModerationCreateParams` of openai 3.57 for
+/// Python.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModerationParams {
+    #[serde(default = "default_moderation_model")]
+    model: String,
+    input: ModerationInput,
+}
+
+fn default_moderation_model() -> String {
+    "omni-moderation-latest".to_owned()
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ModerationInput {
+    Text(String),
+    Texts(Vec<String>),
+    Parts(Vec<ModerationPart>),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum ModerationPart {
+    Text {
+        text: String,
+    },
+    ImageUrl {
+        #[serde(rename = "image_url")]
+        _image: ModerationImage,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModerationImage {
+    #[serde(rename = "url")]
+    _url: String,
+}
+
+/// The categories of a moderation.
+const CATEGORIES: [&str; 13] = [
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/instructions",
+    "self-harm/intent",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+];
+
+/// Answers a moderation request. The vendor reports no usage.
+///
+/// # Errors
+/// Returns the vendor's refusal.
+pub fn moderations(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
+    let params: ModerationParams = serde_json::from_slice(body)
+        .map_err(|error| SimulatedError::new(400, format!("Invalid request: {error}")))?;
+    // The parts of one input get one result.
+    let texts = match params.input {
+        ModerationInput::Text(text) => vec![text],
+        ModerationInput::Texts(texts) => texts,
+        ModerationInput::Parts(parts) => {
+            let texts = parts.into_iter().map(|part| match part {
+                ModerationPart::Text { text } => text,
+                ModerationPart::ImageUrl { .. } => String::new(),
+            });
+            vec![texts.collect()]
+        }
+    };
+    let tokens = texts.iter().map(|text| count::tokens(text.len())).sum();
+    let (behaviour, usage) = behaviour(texts.first().map_or("", String::as_str), tokens)?;
+    let each = |value: &str| {
+        let all = CATEGORIES.map(|category| format!("{}:{value}", quote(category)));
+        all.join(",")
+    };
+    let result = format!(
+        r#"{{"flagged":false,"categories":{{{}}},"category_scores":{{{}}},"category_applied_input_types":{{{}}}}}"#,
+        each("false"),
+        each("0.0001"),
+        each(r#"["text"]"#),
+    );
+    let results = vec![result; texts.len()].join(",");
+    let answer = format!(
+        r#"{{"id":"modr-sim","model":{},"results":[{results}]}}"#,
+        behaviour.model_field(&params.model),
+    );
+    Ok(MeteredCall {
+        answer: pretty(&answer, 2),
         behaviour,
         usage,
     })

@@ -139,6 +139,14 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.answer_metered(metered::embeddings(&request.body)?)
             }
+            ("POST", "/v1/rerank" | "/v2/rerank") => {
+                self.check_key()?;
+                self.answer_metered(metered::rerank(&request.body)?)
+            }
+            ("POST", "/v1/moderations") => {
+                self.check_key()?;
+                self.answer_metered(metered::moderations(&request.body)?)
+            }
             ("POST", "/v1/responses") => {
                 self.check_key()?;
                 self.generate(request::read_responses(&request.body)?)

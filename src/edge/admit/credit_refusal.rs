@@ -97,8 +97,9 @@ fn describe_input(quote: &Quote, payable: Micro) -> String {
     let asked = reach.map_or(0, |reach| reach.input_tokens);
     let affordable = reach.map_or(0, |reach| reach.payable_input(payable));
     format!(
-        "This request asks for up to {asked} input tokens, which can cost {}; {affordable} of them are affordable; \
+        "This request asks for up to {asked} {}, which can cost {}; {affordable} of them are affordable; \
          shorten the input.",
+        quote.input_unit,
         quote.cost(0)
     )
 }

@@ -18,8 +18,11 @@ use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::edge::{intake, rate_limits};
 use crate::idempotency::{self, BodyHash};
+use accounts::Principal;
 use base::clock;
+use config::Settings;
 use config::catalog::CatalogModel;
+use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
 use llm_protocol::request::{ContentSize, RequestSummary};
@@ -56,7 +59,10 @@ pub async fn prepare(
     let has_key = session.req_header().headers.contains_key("idempotency-key");
     let values_max = settings.limits.body_values;
     let (parsed, body_hash) = slot.run(|| read_body(endpoint, &body, values_max, has_key))?;
-    let model = find_model(settings, principal, &parsed.model)?;
+    let model = match &parsed.model {
+        Some(name) => find_model(settings, principal, name)?,
+        None => default_model(settings, principal, endpoint)?,
+    };
     // If the request is refused, its account holder sees the model.
     let _ = record.model.set(Arc::clone(model));
     operation.check_kind(model)?;
@@ -150,6 +156,20 @@ fn read_body(
     let hash = has_key.then(|| idempotency::hash_body(body));
     let request = MeteredRequest::read(endpoint, body, values_max)?;
     Ok((request, hash.unwrap_or_default()))
+}
+
+/// Returns the first model of the endpoint's kind that the key may use.
+fn default_model<'s>(
+    settings: &'s Settings,
+    principal: &Principal,
+    endpoint: &MeteredEndpoint,
+) -> Result<&'s Arc<CatalogModel>, Failure> {
+    let mut models = settings.catalog.models_of(endpoint.kind);
+    let found = models.find(|model| principal.settings.allows(&model.id));
+    found.ok_or_else(|| {
+        let message = format!("This key may use no {} model.", endpoint.kind.as_str());
+        Failure::invalid_param(Protocol::Chat, "model", message)
+    })
 }
 
 fn vendor_call(gateway: &Gateway, endpoint: &MeteredEndpoint, model: &CatalogModel) -> VendorCall {

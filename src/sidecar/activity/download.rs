@@ -25,7 +25,7 @@ const CHUNK_ROWS: u32 = 500;
 
 const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
                     audio_input,output,reasoning,audio_output,web_searches,web_fetches,code_executions,\
-                    tool_searches,mcp_calls,credits,balance_after,conversation,took_ms,\
+                    tool_searches,mcp_calls,search_units,credits,balance_after,conversation,took_ms,\
                     first_token_ms,key_name\r\n";
 
 pub async fn download(
@@ -177,7 +177,7 @@ fn write_row(text: &mut String, receipt: &Receipt, names: &KeyNames) {
     let estimated = if detail.estimated { "yes" } else { "no" };
     let _ = write!(
         text,
-        "{estimated},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
+        "{estimated},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
         usage.input,
         usage.cache_read,
         usage.cache_write_5m,
@@ -191,6 +191,7 @@ fn write_row(text: &mut String, receipt: &Receipt, names: &KeyNames) {
         usage.code_executions,
         usage.tool_searches,
         usage.mcp_calls,
+        usage.search_units,
         receipt.credits,
         receipt.balance_after,
     );
@@ -212,6 +213,6 @@ mod tests {
 
     #[test]
     fn every_column_has_a_name() {
-        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 26);
+        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 27);
     }
 }

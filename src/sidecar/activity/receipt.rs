@@ -151,14 +151,15 @@ fn receipt_page<'r>(
     let lines = priced
         .into_iter()
         .filter(|line| {
-            line.count > 0 || line.pass.is_none() && matches!(line.class, "input" | "output")
+            let is_usual = line.pass.is_none() && matches!(line.class, "input" | "output");
+            line.count > 0 || is_usual && line.price.is_positive()
         })
         .map(|line| ReceiptRow {
             class: line.class,
             pass: line.pass,
             count: group_digits(line.count),
             price: group_amount(line.price),
-            per_thousand: line.unit == Unit::Uses,
+            per_thousand: line.unit != Unit::Tokens,
             credits: line.credits(),
         })
         .collect();

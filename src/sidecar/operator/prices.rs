@@ -15,7 +15,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use credits::price_list::{PriceList, TokenPrices};
-use llm_protocol::usage::ServerTool;
+use llm_protocol::usage::{CountedUnit, ServerTool};
 use std::sync::Arc;
 
 /// Period in which a price list applied to a model.
@@ -96,6 +96,7 @@ fn periods(changes: &[PriceChange], version: &str) -> Vec<PricePeriod> {
 
 const PER_MILLION: &str = "per 1 000 000 tokens";
 const PER_THOUSAND: &str = "per 1 000 uses";
+const PER_THOUSAND_UNITS: &str = "per 1 000 units";
 
 fn price_rows(price: &PriceList) -> Vec<PriceRow> {
     let row = |name: String, price: String, unit| PriceRow { name, price, unit };
@@ -133,6 +134,11 @@ fn price_rows(price: &PriceList) -> Vec<PriceRow> {
         let amount = features.tool_price(tool).map(group_amount);
         let name = tool.key().replace('_', " ");
         rows.extend(amount.map(|amount| row(name, amount, PER_THOUSAND)));
+    }
+    for unit in CountedUnit::ALL {
+        let amount = features.unit_price(unit).map(|amount| amount.to_string());
+        let name = unit.key().replace('_', " ");
+        rows.extend(amount.map(|amount| row(name, amount, PER_THOUSAND_UNITS)));
     }
     for (key, factors) in features.factors() {
         let key = key.replace('_', " ");

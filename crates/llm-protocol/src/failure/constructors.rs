@@ -239,11 +239,13 @@ enum BaseUrlMistake {
 }
 
 /// First segments of the API's paths below `/v1`.
-const V1_PATHS: [&str; 7] = [
+const V1_PATHS: [&str; 9] = [
     "chat/completions",
     "messages",
     "responses",
     "embeddings",
+    "rerank",
+    "moderations",
     "models",
     "credits",
     "receipts",

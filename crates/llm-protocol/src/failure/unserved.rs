@@ -6,8 +6,8 @@
 
 /// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
-    /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens and /v1/embeddings, and \
-    GET /v1/models";
+    /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens, /v1/embeddings, \
+    /v1/rerank, /v2/rerank and /v1/moderations, and GET /v1/models";
 
 /// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths
 /// only; any other entry also matches the path itself.
@@ -18,7 +18,6 @@ const UNSERVED: &[(&str, &str)] = &[
     ("images", "images"),
     ("audio", "audio"),
     ("videos", "videos"),
-    ("moderations", "moderations"),
     ("realtime", "realtime sessions"),
     ("files", "files"),
     ("uploads", "uploads"),
@@ -46,7 +45,6 @@ const UNSERVED: &[(&str, &str)] = &[
     ("sessions", "managed agents"),
     ("environments", "managed agents"),
     // Paths of other vendors.
-    ("rerank", "reranking"),
     ("score", "reranking"),
     ("ocr", "OCR"),
     ("fim/completions", "fill-in-the-middle completions"),
@@ -81,6 +79,14 @@ pub(super) fn unserved_api(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_served_names_every_metered_endpoint() {
+        for endpoint in &crate::metered::ENDPOINTS {
+            assert!(SERVED.contains(endpoint.path), "{}", endpoint.path);
+            assert_eq!(unserved_api(endpoint.path), None);
+        }
+    }
 
     #[test]
     fn a_known_path_names_its_api_and_a_served_or_unknown_one_none() {

@@ -9,6 +9,12 @@ use crate::usage::text_tokens;
 /// names the task. Sources: the model cards of E5, BGE, Nomic and Qwen3 embeddings, read 2026-11.
 const MAX_TEMPLATE_TOKENS: u64 = 32;
 
+/// Tokens that a vendor can add to each pair of a query and a document.
+const MAX_PAIR_TOKENS: u64 = 128;
+
+const PIECE_TOKENS: u64 = 500;
+const PIECES_PER_SEARCH_UNIT: u64 = 100;
+
 /// The content of a request. Sizes are in bytes of UTF-8, of which each is at most one token.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteredContent {
@@ -16,6 +22,9 @@ pub struct MeteredContent {
     pub(super) sizes: Vec<u64>,
     /// The part of the sizes that is token ids.
     pub(super) token_ids: u64,
+    /// Bytes of the query that each document is compared to.
+    pub(super) query: u64,
+    pub(super) images: u64,
 }
 
 impl MeteredContent {
@@ -29,7 +38,20 @@ impl MeteredContent {
 
     /// Returns the estimated input tokens: ids as they are, and one per 3.5 bytes of text.
     pub fn estimated_tokens(&self) -> u64 {
-        text_tokens(self.size().saturating_sub(self.token_ids)).saturating_add(self.token_ids)
+        let queries = self.query.saturating_mul(self.count());
+        let text = self.size().saturating_sub(self.token_ids);
+        text_tokens(text.saturating_add(queries)).saturating_add(self.token_ids)
+    }
+
+    /// Returns the most search units: one for each 100 pieces of 500 tokens, the query included.
+    /// Source: Cohere's page on pricing and its rerank reference, read 2026-11.
+    pub(super) fn search_units(&self) -> u64 {
+        let pieces = self.sizes.iter().map(|size| {
+            let size = size.saturating_add(self.query);
+            size.div_ceil(PIECE_TOKENS).max(1)
+        });
+        let pieces = pieces.fold(0, u64::saturating_add);
+        pieces.div_ceil(PIECES_PER_SEARCH_UNIT)
     }
 }
 
@@ -38,4 +60,19 @@ pub(super) fn embedding_tokens(content: &MeteredContent, context: u64) -> u64 {
     let (size, count) = (content.size(), content.count());
     size.saturating_add(count.saturating_mul(MAX_TEMPLATE_TOKENS))
         .min(count.saturating_mul(context))
+}
+
+/// The most input tokens of a rerank request: the model reads the query with each document.
+pub(super) fn rerank_tokens(content: &MeteredContent, context: u64) -> u64 {
+    let (size, count) = (content.size(), content.count());
+    let pairs = count.saturating_mul(content.query.saturating_add(MAX_PAIR_TOKENS));
+    size.saturating_add(pairs)
+        .min(count.saturating_mul(context))
+}
+
+/// The most input tokens of a moderation request. An image counts as a whole context.
+pub(super) fn moderation_tokens(content: &MeteredContent, context: u64) -> u64 {
+    let added = content.count().saturating_mul(MAX_TEMPLATE_TOKENS);
+    let images = content.images.saturating_mul(context);
+    content.size().saturating_add(added).saturating_add(images)
 }

@@ -17,8 +17,10 @@ use bytes::Bytes;
 /// What a body asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeteredRequest {
-    pub model: String,
+    /// `None`: the endpoint has a default.
+    pub model: Option<String>,
     pub content: MeteredContent,
+    /// The model's value, or the place where it is inserted.
     model_span: Span,
 }
 
@@ -41,6 +43,7 @@ impl MeteredRequest {
             endpoint,
             values_max,
             model: None,
+            model_span: Span::at(scan.position().saturating_add(1)),
             seen: vec![false; endpoint.members.len()],
             content: MeteredContent::default(),
         };
@@ -56,10 +59,14 @@ impl MeteredRequest {
 
     /// Returns the body with the vendor's own name of the model; every other byte stays.
     pub fn with_model(&self, body: &Bytes, upstream_model: &str) -> Bytes {
-        if self.model == upstream_model {
+        if self.model.as_deref() == Some(upstream_model) {
             return body.clone();
         }
-        let name = edit::json_string(upstream_model);
+        let mut name = edit::json_string(upstream_model);
+        if self.model_span.start == self.model_span.end {
+            // The body has content, so that a member follows.
+            name = format!("\"model\":{name},");
+        }
         let mut rewritten = Vec::with_capacity(body.len().saturating_add(name.len()));
         let mut edits = [JsonEdit::new(self.model_span, name)];
         edit::apply_edits(body, &mut edits, &mut rewritten);
@@ -70,7 +77,8 @@ impl MeteredRequest {
 struct Reader<'e> {
     endpoint: &'e MeteredEndpoint,
     values_max: u64,
-    model: Option<(String, Span)>,
+    model: Option<String>,
+    model_span: Span,
     /// Which members of the row have occurred.
     seen: Vec<bool>,
     content: MeteredContent,
@@ -95,7 +103,21 @@ impl Reader<'_> {
             return Ok(scan.skip()?);
         }
         match rule {
-            MemberRule::Inputs => self.inputs(scan, name),
+            MemberRule::Inputs => self.inputs(scan, name, false),
+            MemberRule::Parts => self.inputs(scan, name, true),
+            MemberRule::Query => {
+                let Some(text) = scan.string_or_skip()? else {
+                    return Err(wrong_type(name, "a string"));
+                };
+                self.content.query = text.decoded_bytes();
+                Ok(())
+            }
+            MemberRule::Documents => {
+                if scan.kind()? != JsonKind::Array {
+                    return Err(wrong_type(name, DOCUMENTS));
+                }
+                scan.array(|scan| self.document(scan, name))
+            }
             MemberRule::OneOf(allowed) => {
                 let value = scan.string_or_skip()?.map(|value| value.name());
                 match value.is_some_and(|value| allowed.contains(&&*value)) {
@@ -125,19 +147,70 @@ impl Reader<'_> {
     }
 
     fn model(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
-        if self.model.is_some() {
+        if self.model_span.start < self.model_span.end {
             return Err(refuse("model", "This member occurs more than once."));
+        }
+        if scan.kind()? == JsonKind::Null {
+            self.model_span = scan.skip_span()?;
+            return Ok(());
         }
         let token = scan.string_or_skip()?;
         let Some(name) = token.as_ref().and_then(StringToken::value) else {
             return Err(wrong_type("model", "a string"));
         };
-        let span = token.map(|token| token.span).unwrap_or_default();
-        self.model = Some((name.into_owned(), span));
+        self.model = Some(name.into_owned());
+        self.model_span = token.map(|token| token.span).unwrap_or_default();
         Ok(())
     }
 
-    fn inputs(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+    /// Reads a document: a text, or an object whose texts the vendor joins.
+    fn document(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        match scan.kind()? {
+            JsonKind::String => {
+                let text = scan.string()?;
+                self.push(text.decoded_bytes())
+            }
+            JsonKind::Object => {
+                let start = scan.position();
+                scan.object(|scan, key| {
+                    match key.name().contains("image") || key.name().contains("url") {
+                        true => Err(refuse(name, "Documents with images are not supported.")),
+                        false => ParseResult::Ok(scan.skip()?),
+                    }
+                })?;
+                // Names and marks count too, because a vendor may write them between the texts.
+                let bytes = scan.position().saturating_sub(start);
+                self.push(u64::try_from(bytes).unwrap_or(u64::MAX))
+            }
+            _ => Err(wrong_type(name, DOCUMENTS)),
+        }
+    }
+
+    /// Reads one part of a moderation: `{"type":"text","text":…}`, or an image as a data URL.
+    fn part(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        scan.object(|scan, key| match &*key.name() {
+            "text" => match scan.string_or_skip()? {
+                Some(text) => self.push(text.decoded_bytes()),
+                None => Err(wrong_type(name, "parts with a text or an image")),
+            },
+            "image_url" => {
+                self.content.images = self.content.images.saturating_add(1);
+                scan.object_or_skip(|scan, key| {
+                    if key.name() != "url" {
+                        return ParseResult::Ok(scan.skip()?);
+                    }
+                    let url = scan.string_or_skip()?;
+                    match url.is_some_and(|url| url.name().starts_with("data:")) {
+                        true => Ok(()),
+                        false => Err(refuse(name, "Send images as data URLs.")),
+                    }
+                })
+            }
+            _ => Ok(scan.skip()?),
+        })
+    }
+
+    fn inputs(&mut self, scan: &mut JsonScanner<'_>, name: &str, takes_parts: bool) -> ParseResult {
         match scan.kind()? {
             JsonKind::String => {
                 let text = scan.string()?;
@@ -151,6 +224,7 @@ impl Reader<'_> {
                         Ok(scan.skip()?)
                     }
                     JsonKind::Array => self.token_ids(scan, name),
+                    JsonKind::Object if takes_parts => self.part(scan, name),
                     JsonKind::String => {
                         let text = scan.string()?;
                         self.push(text.decoded_bytes())
@@ -198,23 +272,27 @@ impl Reader<'_> {
             Failure::invalid_param(Protocol::Chat, name, message)
                 .with_code("missing_required_parameter")
         };
-        let Some((model, model_span)) = self.model.filter(|(model, _)| !model.is_empty()) else {
+        let model = self.model.filter(|model| !model.is_empty());
+        if model.is_none() && !self.endpoint.has_default_model {
             return Err(missing("model"));
-        };
+        }
         for ((name, rule), seen) in self.endpoint.members.iter().zip(&self.seen) {
-            if matches!(rule, MemberRule::Inputs) && !seen {
+            let is_optional = matches!(rule, MemberRule::OneOf(_) | MemberRule::Refused(_));
+            if !is_optional && !seen {
                 return Err(missing(name));
             }
         }
         Ok(MeteredRequest {
             model,
             content: self.content,
-            model_span,
+            model_span: self.model_span,
         })
     }
 }
 
 const INPUTS: &str = "a string, an array of strings, or arrays of token ids";
+
+const DOCUMENTS: &str = "an array of strings, or of objects with texts";
 
 fn wrong_type(name: &str, expected: &str) -> RequestParseError {
     refuse(

@@ -3,7 +3,7 @@
 //!
 //! It must not read a body.
 
-use super::content::{MeteredContent, embedding_tokens};
+use super::content::{MeteredContent, embedding_tokens, moderation_tokens, rerank_tokens};
 use crate::json::edit;
 
 /// What a model computes. Each endpoint takes models of one kind.
@@ -13,16 +13,21 @@ pub enum ModelKind {
     #[default]
     Chat,
     Embedding,
+    /// Documents, ordered by their relevance to a query.
+    Rerank,
+    Moderation,
 }
 
 impl ModelKind {
-    pub const ALL: [Self; 2] = [Self::Chat, Self::Embedding];
+    pub const ALL: [Self; 4] = [Self::Chat, Self::Embedding, Self::Rerank, Self::Moderation];
 
     /// The name in the config and in lists of models.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
             Self::Embedding => "embedding",
+            Self::Rerank => "rerank",
+            Self::Moderation => "moderation",
         }
     }
 
@@ -43,6 +48,8 @@ impl ModelKind {
 pub struct MeteredEndpoint {
     pub path: &'static str,
     pub kind: ModelKind,
+    /// Whether a body without a model means the first one of the kind that the key may use.
+    pub(super) has_default_model: bool,
     /// Members of the body that decide the cost, or that the gateway refuses.
     pub(super) members: &'static [(&'static str, MemberRule)],
     /// Members of a small request, after `model`.
@@ -80,6 +87,12 @@ impl Eq for MeteredEndpoint {}
 pub(super) enum MemberRule {
     /// Required: a text, token ids, or an array of texts or of arrays of token ids.
     Inputs,
+    /// Required: as [`Inputs`](Self::Inputs), and parts with a text or an image in them.
+    Parts,
+    /// Required: a text.
+    Query,
+    /// Required: an array of texts, or of objects that have texts.
+    Documents,
     /// Any other value is refused.
     OneOf(&'static [&'static str]),
     /// Refused, for this reason.
@@ -87,19 +100,51 @@ pub(super) enum MemberRule {
 }
 
 /// All metered endpoints.
-pub static ENDPOINTS: [MeteredEndpoint; 1] = [MeteredEndpoint {
-    path: "/v1/embeddings",
-    kind: ModelKind::Embedding,
-    members: &[
-        ("input", MemberRule::Inputs),
-        // Some servers also offer a binary answer, which has no usage.
-        ("encoding_format", MemberRule::OneOf(&["float", "base64"])),
-        (
-            "messages",
-            MemberRule::Refused("Embeddings of messages are not supported: send texts as 'input'."),
-        ),
-    ],
-    sample: r#""input":"ok""#,
-    content: &["data"],
-    max_tokens: embedding_tokens,
-}];
+pub static ENDPOINTS: [MeteredEndpoint; 4] = [
+    MeteredEndpoint {
+        path: "/v1/embeddings",
+        kind: ModelKind::Embedding,
+        has_default_model: false,
+        members: &[
+            ("input", MemberRule::Inputs),
+            // Some servers also offer a binary answer, which has no usage.
+            ("encoding_format", MemberRule::OneOf(&["float", "base64"])),
+            (
+                "messages",
+                MemberRule::Refused(
+                    "Embeddings of messages are not supported: send texts as 'input'.",
+                ),
+            ),
+        ],
+        sample: r#""input":"ok""#,
+        content: &["data"],
+        max_tokens: embedding_tokens,
+    },
+    rerank("/v1/rerank"),
+    rerank("/v2/rerank"),
+    MeteredEndpoint {
+        path: "/v1/moderations",
+        kind: ModelKind::Moderation,
+        has_default_model: true,
+        members: &[("input", MemberRule::Parts)],
+        sample: r#""input":"ok""#,
+        content: &["results"],
+        max_tokens: moderation_tokens,
+    },
+];
+
+/// Cohere serves both versions, Jina the first one, vLLM both. Voyage names the results `data`.
+const fn rerank(path: &'static str) -> MeteredEndpoint {
+    MeteredEndpoint {
+        path,
+        kind: ModelKind::Rerank,
+        has_default_model: false,
+        members: &[
+            ("query", MemberRule::Query),
+            ("documents", MemberRule::Documents),
+        ],
+        sample: r#""query":"ok","documents":["ok"]"#,
+        content: &["results", "data"],
+        max_tokens: rerank_tokens,
+    }
+}

@@ -6,13 +6,14 @@
 use super::content::MeteredContent;
 use super::table::MeteredEndpoint;
 use crate::json::scanner::MAX_COUNT;
-use crate::usage::{Excess, MeteredUsage, UnknownUsage, Usage, UsageVerdict};
+use crate::usage::{CountedUnit, Excess, MeteredUsage, UnknownUsage, Usage, UsageVerdict};
 use serde_json::Value;
 
 /// The unit that a model's price counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BilledUnit {
     InputTokens,
+    Counted(CountedUnit),
 }
 
 /// A place in an answer that may hold the count: a member of the document and a path in it.
@@ -28,6 +29,8 @@ impl BilledUnit {
                 ("usage", "/total_tokens"),
                 ("meta", "/billed_units/input_tokens"),
             ],
+            // Cohere, as a number with a fraction.
+            Self::Counted(CountedUnit::SearchUnit) => &[("meta", "/billed_units/search_units")],
         }
     }
 
@@ -38,6 +41,7 @@ impl BilledUnit {
                 input: count,
                 ..Usage::default()
             },
+            Self::Counted(unit) => Usage::from_units(unit, count),
         }
     }
 
@@ -45,6 +49,10 @@ impl BilledUnit {
         match self {
             Self::InputTokens => Excess {
                 input: true,
+                ..Excess::default()
+            },
+            Self::Counted(_) => Excess {
+                units: true,
                 ..Excess::default()
             },
         }
@@ -74,6 +82,10 @@ impl MeteredTerms {
                 (endpoint.max_tokens)(content, context),
                 content.estimated_tokens(),
             ),
+            BilledUnit::Counted(CountedUnit::SearchUnit) => {
+                let units = content.search_units();
+                (units, units)
+            }
         };
         Self {
             endpoint,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::failure::Failure;
-use crate::usage::{Excess, MeteredUsage, Usage, UsageVerdict};
+use crate::usage::{CountedUnit, Excess, MeteredUsage, Usage, UsageVerdict};
 use crate::vendor_response::UpstreamError;
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -55,6 +55,47 @@ fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
     assert_eq!(bound(json!([[1, 2], [3], []])), 3 + 64);
     assert_eq!(bound(json!([])), 0);
     assert_eq!(bound(json!("x".repeat(9_000))), CONTEXT);
+}
+
+#[test]
+fn a_rerank_request_is_bounded_by_its_pairs_and_a_moderation_by_its_texts_and_images() {
+    let body = |query: &str, documents: Value| json!({"model": "m", "query": query, "documents": documents});
+    let rank = body("12345", json!(["123", {"text": "12"}]));
+    assert_eq!(tokens("/v1/rerank", &rank).bound, 2 * (5 + 128) + 3 + 13);
+    let long = body("q", json!(["x".repeat(20_000)]));
+    assert_eq!(tokens("/v1/rerank", &long).bound, CONTEXT);
+    let units = |body: &Value| {
+        let request = read("/v2/rerank", body).unwrap();
+        let unit = BilledUnit::Counted(CountedUnit::SearchUnit);
+        MeteredTerms::new(endpoint("/v2/rerank"), unit, &request.content, CONTEXT).bound
+    };
+    assert_eq!(units(&body("q", json!([]))), 0);
+    assert_eq!(units(&body("q", json!(vec!["x"; 100]))), 1);
+    assert_eq!(units(&body("q", json!(vec!["x"; 101]))), 2);
+    assert_eq!(units(&body("q", json!(vec!["x".repeat(499); 100]))), 1);
+    assert_eq!(units(&body("q", json!(vec!["x".repeat(500); 100]))), 2);
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
+    let parts = json!({"input": [{"type": "text", "text": "abc"}, image]});
+    assert_eq!(tokens("/v1/moderations", &parts).bound, 3 + 32 + CONTEXT);
+}
+
+#[test]
+fn a_missing_model_is_inserted_where_the_endpoint_has_a_default() {
+    let with = |body: &'static [u8]| {
+        let request = MeteredRequest::read(endpoint("/v1/moderations"), body, 9).unwrap();
+        assert_eq!(request.model, None);
+        request.with_model(&Bytes::from_static(body), "up")
+    };
+    assert_eq!(
+        with(br#" { "input":"x"}"#),
+        br#" {"model":"up", "input":"x"}"#.as_slice()
+    );
+    assert_eq!(
+        with(br#"{"input":"x","model":null}"#),
+        br#"{"input":"x","model":"up"}"#.as_slice()
+    );
+    let twice = br#"{"input":"x","model":null,"model":"b"}"#;
+    assert!(MeteredRequest::read(endpoint("/v1/moderations"), twice, 9).is_err());
 }
 
 #[test]
@@ -227,6 +268,10 @@ fn json_value() -> impl Strategy<Value = Value> {
         Just("data".to_owned()),
         Just("usage".to_owned()),
         Just("prompt_tokens".to_owned()),
+        Just("results".to_owned()),
+        Just("meta".to_owned()),
+        Just("billed_units".to_owned()),
+        Just("search_units".to_owned()),
         Just("error".to_owned()),
         "[a-z\"]{0,4}",
     ];
@@ -248,6 +293,7 @@ proptest! {
         texts in prop::collection::vec(".{0,40}", 0..5),
         ids in any::<bool>(),
         context in 1_u64..10_000,
+        is_counted in any::<bool>(),
         answer in json_value(),
     ) {
         let endpoint = &ENDPOINTS[index];
@@ -262,16 +308,24 @@ proptest! {
             }
         }
         let request = MeteredRequest::read(endpoint, body.to_string().as_bytes(), 100).unwrap();
-        let terms = MeteredTerms::new(endpoint, BilledUnit::InputTokens, &request.content, context);
-        let held = BilledUnit::InputTokens.usage(terms.bound);
-        prop_assert!(terms.estimate().input <= held.input);
+        let unit = match is_counted && endpoint.kind == ModelKind::Rerank {
+            true => BilledUnit::Counted(CountedUnit::SearchUnit),
+            false => BilledUnit::InputTokens,
+        };
+        let terms = MeteredTerms::new(endpoint, unit, &request.content, context);
+        let count = |usage: Usage| match unit {
+            BilledUnit::InputTokens => usage.input,
+            BilledUnit::Counted(unit) => usage.units(unit),
+        };
+        prop_assert!(count(terms.estimate()) <= terms.bound);
         let (mut reader, mut out) = (MeteredAnswer::new(terms, "p"), Vec::new());
         if reader.push(answer.to_string().as_bytes(), &mut out).is_ok()
             && reader.is_complete()
             && let Ok(metered) = reader.usage()
         {
-            prop_assert!(metered.usage.input <= held.input);
-            prop_assert_eq!(Usage { input: 0, ..metered.usage }, Usage::default());
+            let billed = count(metered.usage);
+            prop_assert!(billed <= terms.bound);
+            prop_assert_eq!(metered.usage, unit.usage(billed));
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Excess {
     pub output: bool,
     pub compaction: bool,
     pub tool_uses: PerTool<bool>,
+    /// Units that are billed in the place of tokens.
+    pub units: bool,
 }
 
 impl Excess {
@@ -55,6 +57,7 @@ impl Excess {
             output: true,
             compaction: true,
             tool_uses: PerTool::<()>::default().map(|()| true),
+            units: true,
         }
     }
 
@@ -65,6 +68,7 @@ impl Excess {
             (self.input, "input"),
             (self.output, "output"),
             (self.compaction, "compaction"),
+            (self.units, "units"),
         ];
         tokens
             .into_iter()

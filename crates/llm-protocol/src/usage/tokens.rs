@@ -44,6 +44,9 @@ pub struct Usage {
     pub tool_searches: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     pub mcp_calls: u64,
+    /// Units of a rerank model that is not billed by tokens.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub search_units: u64,
     /// Service tier that served the answer, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<ServiceTier>,

@@ -756,6 +756,7 @@ fn an_excess_names_its_counters() {
         output: true,
         compaction: true,
         tool_uses: PerTool::<u64>::default().map(|_| true),
+        units: true,
     };
     assert_eq!(
         names(all),
@@ -763,6 +764,7 @@ fn an_excess_names_its_counters() {
             "input",
             "output",
             "compaction",
+            "units",
             "web_search",
             "web_fetch",
             "code_execution",
