@@ -273,7 +273,7 @@ test('the layout is looked at: a lost column and a page that is too wide are fou
   await page.evaluate(() => document.querySelectorAll('td[data-label="Input"]').forEach((cell) => cell.removeAttribute('data-label')));
   assert.match((await page.evaluate(layoutFaults)).join('\n'), /nothing says "Input"/);
   await page.evaluate(() => { document.querySelector('td[data-label="Output"]').style.display = 'none'; });
-  assert.match((await page.evaluate(layoutFaults)).join('\n'), /no cell 6/);
+  assert.match((await page.evaluate(layoutFaults)).join('\n'), /no cell 7/);
   await page.evaluate(() => { document.querySelector('h1').style.width = '500px'; });
   assert.match((await page.evaluate(layoutFaults)).join('\n'), /the page is \d+ px wide/);
   await context.close();
