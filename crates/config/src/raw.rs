@@ -1236,8 +1236,8 @@ pub struct Price {
     /// Unset: requests with MCP servers are refused.
     #[serde(default)]
     pub mcp: Option<Decimal>,
-    /// `kind: rerank`, in the place of `input`: per 1 000 search units, as Cohere bills: a query with
-    /// up to 100 documents of up to 500 tokens.
+    /// `kind: rerank`, in the place of `input`: per 1 000 search units, as Cohere bills: a query
+    /// with up to 100 documents of up to 500 tokens.
     #[serde(default)]
     pub search_unit: Option<Decimal>,
     /// Price factor per service tier, by the vendor's name: a multiple of the token prices, more

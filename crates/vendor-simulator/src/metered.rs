@@ -1,4 +1,4 @@
-//! Embeddings and moderations as OpenAI serves them, and reranking as Cohere and Voyage do: one JSON
+//! Embeddings and moderations as OpenAI serves them, reranking as Cohere and Voyage do: one JSON
 //! answer to one JSON request. The first text of the request may have a marker; of its keys, those
 //! about the usage, errors and the wire have their effect.
 //!
