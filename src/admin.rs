@@ -2,19 +2,22 @@
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
-//! links), `admin/people.rs` (roles, deletion, receipts), `admin/keys.rs` or `admin/accounts.rs`
-//! handles it, with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses.
-//! The command line prints the same documents (`document.rs`). This module must not decide what the
-//! ledger's rules allow, and must never be reachable through the edge.
+//! links), `admin/people.rs` (roles, deletion, receipts), `admin/payments.rs`, `admin/codes.rs`,
+//! `admin/keys.rs` or `admin/accounts.rs` handles it, with the state of `admin/state.rs`.
+//! `admin/error.rs` turns failures into responses. The command line prints the same documents
+//! (`document.rs`). This module must not decide what the ledger's rules allow, and must never be
+//! reachable through the edge.
 
 mod accounts;
 mod auth;
 mod body;
+mod codes;
 mod create;
 mod error;
 mod keys;
 mod money;
 mod openapi;
+mod payments;
 mod people;
 mod state;
 #[cfg(test)]
@@ -76,6 +79,13 @@ pub fn router(
         .route("/accounts/{account}/adjustments", post(money::adjust))
         .route("/requests/{request_id}", get(people::receipt))
         .route("/requests/{request_id}/refunds", post(money::refund))
+        .route("/payments", get(payments::list))
+        .route("/payments/reconcile", post(payments::reconcile))
+        .route("/payments/{payment_id}", get(payments::show))
+        .route("/payments/{payment_id}/refunds", post(payments::refund))
+        .route("/codes", get(codes::list).post(codes::create))
+        .route("/codes/{code}", get(codes::show))
+        .route("/codes/{code}/void", post(codes::void))
         .route("/openapi.json", get(openapi::document))
         .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })

@@ -6,6 +6,7 @@
 mod account;
 mod audit;
 mod clients;
+mod codes;
 mod copies;
 mod edge;
 mod export;
@@ -13,6 +14,7 @@ mod failure;
 mod home;
 mod ledger;
 mod models;
+mod payments;
 mod progress;
 mod reindex;
 mod segments;
@@ -30,11 +32,13 @@ use base::{clock, failpoint, telemetry};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clients::ClientsArgs;
+use codes::CodesCommand;
 use config::{CommandSettings, ConfigFault, FileChecks, Settings};
 use edge::EdgeCommand;
 use home::open_home;
 use ledger::LedgerCommand;
 use models::ModelsCommand;
+use payments::PaymentsCommand;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -121,6 +125,12 @@ enum Command {
     /// Audit, export and correct the ledger, and make backups.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// List, refund and reconcile the payments by which account holders buy credits.
+    #[command(subcommand)]
+    Payments(PaymentsCommand),
+    /// Create, list and void codes that account holders redeem for credits.
+    #[command(subcommand)]
+    Codes(CodesCommand),
     /// Read and verify the log of administrators' actions.
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -223,7 +233,12 @@ fn default_config(command: &Command) -> PathBuf {
     }
     let has_data = matches!(
         command,
-        Command::Account(_) | Command::Key(_) | Command::Ledger(_) | Command::Audit(_)
+        Command::Account(_)
+            | Command::Key(_)
+            | Command::Ledger(_)
+            | Command::Payments(_)
+            | Command::Codes(_)
+            | Command::Audit(_)
     );
     if has_data && installed.exists() {
         telemetry::print_line(format_args!(
@@ -307,6 +322,16 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         Command::Key(command) => with_store(&config::load_for_command(&file)?, json, |context| {
             account::run_key(command, context)
         })?,
+        Command::Codes(command) => {
+            with_store(&config::load_for_command(&file)?, json, |context| {
+                codes::run(command, context)
+            })?
+        }
+        Command::Payments(command) => {
+            return with_store(&config::load_for_command(&file)?, json, |context| {
+                payments::run(command, &file, context)
+            });
+        }
         Command::Audit(command) => {
             let settings = config::load_for_command(&file)?;
             copies::catch_up(&settings)?;
@@ -383,11 +408,11 @@ fn check(file: &Path, checks: FileChecks, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn with_store(
+fn with_store<T>(
     settings: &CommandSettings,
     json: bool,
-    run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+    run: impl FnOnce(&account::CommandContext<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     copies::catch_up(settings)?;
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?
         .with_shared_store(settings.store.address());

@@ -4,10 +4,14 @@
 //! This file must not read a store.
 
 use crate::billing::Balance;
+use crate::payments::{OrderRow, PaymentRefund, Reconciliation};
+use accounts::db::codes::{CodeBatch, CodeRow};
+use accounts::db::payment_book::RefundRow;
 use accounts::{
     Account, AccountStatus, ApiKey, ApiKeyStatus, Identity, KeySettings, RateSettings, Role,
 };
 use base::clock::rfc3339;
+use config::payments::write_money_number;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
@@ -175,5 +179,97 @@ pub fn entry(entry: &LedgerEntry) -> Result<Value, StoreError> {
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(64), |text, byte| {
         text + &format!("{byte:02x}")
+    })
+}
+
+/// A payment by which an account holder buys credits. Money is a decimal string in `currency`.
+pub fn payment(order: &OrderRow) -> Value {
+    let money = |minor| write_money_number(&order.currency, minor);
+    json!({
+        "payment_id": order.id,
+        "account_id": order.account,
+        "state": order.state.name(),
+        "currency": order.currency,
+        "amount": money(order.amount),
+        "tax": order.tax.map(money),
+        "refunded": money(order.refunded),
+        "credits": order.credits,
+        "bonus": order.bonus,
+        "written_off": order.written_off,
+        "checkout": order.checkout,
+        "ref": order.payment,
+        "created_at": rfc3339(order.created_at_ms),
+        "paid_at": order.paid_at_ms.map(rfc3339),
+        "note": order.note,
+    })
+}
+
+/// A payment with the refunds that operators ordered.
+pub fn payment_with_refunds(order: &OrderRow, refunds: &[RefundRow]) -> Value {
+    let refund = |refund: &RefundRow| {
+        json!({
+            "ref": refund.reference,
+            "amount": write_money_number(&order.currency, refund.amount),
+            "created_at": rfc3339(refund.created_at_ms),
+            "done_at": refund.done_at_ms.map(rfc3339),
+        })
+    };
+    let mut value = payment(order);
+    value["refunds"] = refunds.iter().map(refund).collect();
+    value
+}
+
+/// A refund that is done.
+pub fn payment_refund(done: &PaymentRefund) -> Value {
+    let PaymentRefund {
+        order,
+        refund,
+        is_new,
+    } = done;
+    json!({
+        "payment_id": order.id,
+        "account_id": order.account,
+        "currency": order.currency,
+        "ref": refund.reference,
+        "amount": write_money_number(&order.currency, refund.amount),
+        "refunded": write_money_number(&order.currency, order.refunded),
+        "new": is_new,
+    })
+}
+
+/// Codes that were created together.
+pub fn code_batch(batch: &CodeBatch) -> Value {
+    json!({
+        "batch": batch.id,
+        "credits": batch.credits,
+        "per_account": batch.per_account,
+        "created_at": rfc3339(batch.created_at_ms),
+        "created_by": batch.created_by,
+        "expires_at": rfc3339(batch.expires_at_ms),
+        "count": batch.count,
+        "redeemed": batch.redeemed,
+        "voided": batch.voided,
+    })
+}
+
+/// A code without its text.
+pub fn code(code: &CodeRow, now_ms: i64) -> Value {
+    json!({
+        "code_id": code.id(),
+        "state": code.state(now_ms).name(),
+        "redeemed_by": code.redeemed_by,
+        "redeemed_at": code.redeemed_at_ms.map(rfc3339),
+    })
+}
+
+/// A comparison of the provider's payments with the ledger.
+pub fn reconciliation(report: &Reconciliation) -> Value {
+    json!({
+        "at": rfc3339(report.at_ms),
+        "from": rfc3339(report.from_ms),
+        "to": rfc3339(report.to_ms),
+        "payments": report.payments,
+        "orders": report.orders,
+        "differences": report.differences,
     })
 }

@@ -6,12 +6,17 @@
 //! section `payments` in the config, nothing is sold. This module must not depend on a page. Next:
 //! `payments/service.rs` (orders), `payments/provider.rs` (the interface of a provider),
 //! `payments/stripe.rs` (the only provider), `payments/checkout.rs` (the checkout of an order),
-//! `payments/settle.rs` (the effects of events), `payments/poller.rs` (lost events).
+//! `payments/settle.rs` (the effects of events), `payments/poller.rs` (lost events),
+//! `payments/refund.rs` (refunds by operators), `payments/reconcile.rs` (the provider's payments
+//! against the ledger), `payments/codes.rs` (codes in place of a payment).
 
 mod checkout;
+mod codes;
 mod error;
 mod poller;
 pub mod provider;
+mod reconcile;
+mod refund;
 mod service;
 mod settle;
 mod stripe;
@@ -21,5 +26,7 @@ mod tests;
 pub use accounts::db::payments::{OrderRow, OrderState};
 pub use error::PaymentError;
 pub use poller::start;
+pub use reconcile::{Difference, Reconciliation};
+pub use refund::{FULL_REFUND, PaymentRefund};
 pub use service::{CREDITS_PATH, Payments};
 pub use settle::EventOutcome;

@@ -27,6 +27,8 @@ pub enum AdminError {
     Refused(String),
     /// The request is sealed in a segment whose file is missing.
     SegmentUnavailable(String),
+    /// The payment provider has refused, or cannot be reached.
+    Provider(String),
     /// Too many concurrent writes.
     Busy,
     /// The request timed out, but the change may have been made.
@@ -66,6 +68,7 @@ impl IntoResponse for AdminError {
             Self::SegmentUnavailable(why) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "segment_unavailable", why)
             }
+            Self::Provider(why) => (StatusCode::BAD_GATEWAY, "provider", why),
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "busy",

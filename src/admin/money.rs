@@ -209,7 +209,7 @@ fn missing_member(name: &str) -> AdminError {
     AdminError::Invalid(format!("{name} is missing"))
 }
 
-fn parse_text(name: &str, value: Option<Value>) -> Result<String, AdminError> {
+pub(super) fn parse_text(name: &str, value: Option<Value>) -> Result<String, AdminError> {
     match value {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(AdminError::Invalid(format!("{name} must be a string"))),
@@ -217,7 +217,7 @@ fn parse_text(name: &str, value: Option<Value>) -> Result<String, AdminError> {
     }
 }
 
-fn parse_reference(value: Option<Value>) -> Result<String, AdminError> {
+pub(super) fn parse_reference(value: Option<Value>) -> Result<String, AdminError> {
     let reference = parse_text("ref", value)?;
     if !is_valid_reference(&reference) {
         let why = format!(

@@ -4,6 +4,7 @@
 
 use super::error::AdminError;
 use crate::billing::Billing;
+use crate::payments::Payments;
 use crate::refused_requests::RefusedRequests;
 use accounts::{Account, Accounts};
 use arc_swap::ArcSwap;
@@ -21,6 +22,7 @@ pub(super) struct AdminState {
     pub(super) billing: Billing,
     pub(super) settings: Arc<ArcSwap<Settings>>,
     pub(super) refused: RefusedRequests,
+    pub(super) payments: Payments,
     writes: Arc<Semaphore>,
 }
 
@@ -31,11 +33,13 @@ impl AdminState {
         settings: Arc<ArcSwap<Settings>>,
         refused: RefusedRequests,
     ) -> Self {
+        let payments = Payments::new(accounts.clone(), billing.clone(), Arc::clone(&settings));
         Self {
             accounts,
             billing,
             settings,
             refused,
+            payments,
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
         }
     }

@@ -134,6 +134,7 @@ impl Corrections<'_> {
             }
             BalanceChangeKind::Grant
             | BalanceChangeKind::TopUp
+            | BalanceChangeKind::Code
             | BalanceChangeKind::Purchase { .. }
             | BalanceChangeKind::Bonus { .. }
                 if !amount.is_positive() =>

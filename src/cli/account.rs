@@ -467,7 +467,7 @@ pub fn command_line_actor() -> Actor {
     }
 }
 
-fn find(context: &CommandContext<'_>, id_or_email: &str) -> anyhow::Result<Account> {
+pub fn find(context: &CommandContext<'_>, id_or_email: &str) -> anyhow::Result<Account> {
     let found = context.accounts.find(id_or_email)?;
     found.with_context(|| format!("no account has the id or e-mail {id_or_email:?}"))
 }

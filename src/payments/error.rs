@@ -11,6 +11,12 @@ pub enum PaymentError {
     /// The amount is not allowed; the text is for the account holder.
     #[error("{0}")]
     Amount(String),
+    /// There is no such payment or code.
+    #[error("{0}")]
+    Unknown(String),
+    /// The state of the payment forbids it.
+    #[error("{0}")]
+    Conflict(String),
     /// The order would exceed the account's limit on amount or number.
     #[error("the account has ordered too much or too often")]
     Limit(InsertOrderOutcome),
@@ -23,4 +29,19 @@ pub enum PaymentError {
     Store(#[from] StoreError),
     #[error("{0}")]
     Internal(String),
+}
+
+impl PaymentError {
+    /// Whether nothing has changed, and nothing will.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Off
+                | Self::Amount(_)
+                | Self::Unknown(_)
+                | Self::Conflict(_)
+                | Self::Limit(_)
+                | Self::Provider(ProviderError::Refused { .. })
+        )
+    }
 }

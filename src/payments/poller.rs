@@ -42,6 +42,8 @@ const MAX_AGE_MS: i64 = 30 * DAY_MS;
 /// Time in ms for which handled events are remembered, which exceeds the provider's retry period.
 const EVENT_RETENTION_MS: i64 = 30 * DAY_MS;
 const PURGE_INTERVAL_MS: i64 = HOUR_MS;
+/// How often the poller looks whether the daily comparison with the provider is due.
+const RECONCILE_INTERVAL_MS: i64 = HOUR_MS;
 
 /// Starts the thread of the poller, which ends at `shutdown`.
 ///
@@ -65,16 +67,19 @@ pub fn start(
 }
 
 async fn run(payments: Payments) {
-    let mut purge_at_ms = 0;
+    let (mut purge_at_ms, mut reconcile_at_ms) = (0, 0);
     // The first round is immediate, because a dead process may have left due orders.
     let mut looks = tokio::time::interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
+        let now_ms = now_ms();
+        if let Err(error) = payments.run(move |it| it.finish_codes(now_ms)).await {
+            log::warn!("payments: cannot finish a redemption: {error}; trying again");
+        }
         if payments.settings().is_none() {
             continue;
         }
-        let now_ms = now_ms();
         if now_ms >= purge_at_ms {
             purge_at_ms = now_ms + PURGE_INTERVAL_MS;
             let before_ms = now_ms - EVENT_RETENTION_MS;
@@ -87,6 +92,14 @@ async fn run(payments: Payments) {
         }
         if let Err(error) = payments.poll_due(now_ms).await {
             log::warn!("payments: {error}; trying again");
+        }
+        if now_ms >= reconcile_at_ms {
+            reconcile_at_ms = now_ms + RECONCILE_INTERVAL_MS;
+            if let Err(error) = payments.reconcile_daily(now_ms).await {
+                log::warn!(
+                    "payments: cannot compare with the provider: {error}; trying again in an hour"
+                );
+            }
         }
     }
 }

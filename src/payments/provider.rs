@@ -66,6 +66,21 @@ pub struct Dispute {
     pub outcome: DisputeOutcome,
 }
 
+/// A payment in the provider's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPayment {
+    /// The provider's id of the payment.
+    pub id: String,
+    /// The order that it was made for, if it was made for one.
+    pub order: Option<String>,
+    pub amount: i64,
+    pub currency: String,
+    /// How much was paid back, in all.
+    pub refunded: i64,
+    /// Whether the money has arrived.
+    pub is_paid: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderEvent {
     pub id: String,
@@ -138,7 +153,16 @@ pub trait PaymentProvider: Send + Sync {
     /// Makes a checkout accept no further payment.
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError>;
 
-    /// Refunds a payment in full or in part, once per `key`. Returns the total refunded amount.
+    /// Returns a page of the payments that were begun in a span of time, in seconds since 1970:
+    /// those that follow the payment `after`. The last page is empty.
+    async fn payments_between(
+        &self,
+        from: i64,
+        to: i64,
+        after: Option<&str>,
+    ) -> Result<Vec<ListedPayment>, ProviderError>;
+
+    /// Refunds a payment in full or in part, once per `key`.
     async fn refund(&self, payment: &str, amount: i64, key: &str) -> Result<(), ProviderError>;
 
     /// Checks the signature of a request to the webhook, and reads its event.

@@ -405,7 +405,7 @@ impl Payments {
 
 /// Returns the credits, including the bonus, for a part of an order's amount. The whole amount
 /// yields all credits.
-fn share(order: &OrderRow, minor: i64) -> Micro {
+pub(super) fn share(order: &OrderRow, minor: i64) -> Micro {
     let all = order.credits.plus(order.bonus);
     let minor = minor.clamp(0, order.amount);
     let share = i128::from(all.get()) * i128::from(minor) / i128::from(order.amount.max(1));

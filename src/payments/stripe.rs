@@ -6,7 +6,7 @@
 
 use super::provider::{
     Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
-    PaymentProvider, ProviderError, ProviderEvent,
+    ListedPayment, PaymentProvider, ProviderError, ProviderEvent,
 };
 use crate::provider_client::{self, RequestBounds, encode, encode_form};
 use async_trait::async_trait;
@@ -188,6 +188,31 @@ impl PaymentProvider for Stripe {
         .map(drop)
     }
 
+    async fn payments_between(
+        &self,
+        from: i64,
+        to: i64,
+        after: Option<&str>,
+    ) -> Result<Vec<ListedPayment>, ProviderError> {
+        let (from, to) = (from.to_string(), to.to_string());
+        let mut fields = vec![
+            ("limit", "100"),
+            ("created[gte]", from.as_str()),
+            ("created[lt]", to.as_str()),
+            ("expand[]", "data.latest_charge"),
+        ];
+        fields.extend(after.map(|id| ("starting_after", id)));
+        let operation = "to list payments";
+        let path = "/v1/payment_intents";
+        let answer = self
+            .call(operation, Method::GET, path, &fields, None)
+            .await?;
+        let list: StripeList<StripePayment> = serde_json::from_slice(&answer).map_err(|error| {
+            ProviderError::Unavailable(format!("its answer is no list of payments: {error}"))
+        })?;
+        Ok(list.data.into_iter().map(Into::into).collect())
+    }
+
     async fn refund(&self, payment: &str, amount: i64, key: &str) -> Result<(), ProviderError> {
         let payment = payment.strip_prefix(REFERENCE_PREFIX).unwrap_or(payment);
         let amount = amount.to_string();
@@ -340,6 +365,39 @@ enum PaymentIntent {
 struct StripeCharge {
     payment_intent: Option<String>,
     amount_refunded: i64,
+}
+
+#[derive(Deserialize)]
+struct StripeList<T> {
+    data: Vec<T>,
+}
+
+/// A payment intent with its latest charge.
+#[derive(Deserialize)]
+struct StripePayment {
+    id: String,
+    status: String,
+    amount: i64,
+    currency: String,
+    #[serde(default)]
+    metadata: HashMap<String, String>,
+    #[serde(default)]
+    latest_charge: serde_json::Value,
+}
+
+impl From<StripePayment> for ListedPayment {
+    fn from(payment: StripePayment) -> Self {
+        Self {
+            order: payment.metadata.get("order").cloned(),
+            amount: payment.amount,
+            currency: payment.currency,
+            refunded: payment.latest_charge["amount_refunded"]
+                .as_i64()
+                .unwrap_or(0),
+            is_paid: payment.status == "succeeded",
+            id: payment.id,
+        }
+    }
 }
 
 #[derive(Deserialize)]

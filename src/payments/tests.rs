@@ -4,9 +4,12 @@
 mod load;
 mod wire;
 
+mod codes;
+mod operators;
+
 use super::provider::{
     Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
-    PaymentProvider, ProviderError, ProviderEvent,
+    ListedPayment, PaymentProvider, ProviderError, ProviderEvent,
 };
 use super::service::Payments;
 use super::{EventOutcome, OrderRow, OrderState, PaymentError};
@@ -20,7 +23,7 @@ use base::clock::now_ms;
 use credits::money::Micro;
 use http::HeaderMap;
 use ledger::{BalanceChange, BalanceChangeKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +53,8 @@ enum Misbehaviour {
 
 struct PlayedProvider {
     checkouts: Mutex<BTreeMap<String, Checkout>>,
+    /// Keys of the refunds that it has made.
+    refunds: Mutex<BTreeSet<String>>,
     misbehaviour: Mutex<Misbehaviour>,
 }
 
@@ -110,8 +115,47 @@ impl PaymentProvider for PlayedProvider {
         self.answer(|| self.change(id, |it| it.state = CheckoutState::Expired))
     }
 
-    async fn refund(&self, _: &str, _: i64, _: &str) -> Result<(), ProviderError> {
-        self.answer(|| ())
+    async fn refund(&self, payment: &str, amount: i64, key: &str) -> Result<(), ProviderError> {
+        self.answer(|| {
+            if !self.refunds.lock().unwrap().insert(key.to_owned()) {
+                return;
+            }
+            let payment = payment.strip_prefix("stripe:").unwrap();
+            let mut checkouts = self.checkouts.lock().unwrap();
+            let checkout = checkouts
+                .values_mut()
+                .find(|it| it.payment.as_deref() == Some(payment))
+                .unwrap();
+            checkout.refunded = Some(checkout.refunded.unwrap_or(0) + amount);
+        })
+    }
+
+    async fn payments_between(
+        &self,
+        _: i64,
+        _: i64,
+        after: Option<&str>,
+    ) -> Result<Vec<ListedPayment>, ProviderError> {
+        self.answer(|| {
+            let checkouts = self.checkouts.lock().unwrap();
+            let listed = checkouts.values().filter_map(|checkout| {
+                Some(ListedPayment {
+                    id: checkout.payment.clone()?,
+                    order: checkout.order.clone(),
+                    amount: checkout.amount?,
+                    currency: checkout.currency.clone()?,
+                    refunded: checkout.refunded.unwrap_or(0),
+                    is_paid: checkout.state == CheckoutState::Paid,
+                })
+            });
+            let mut listed: Vec<_> = listed.collect();
+            listed.sort_by(|one, other| one.id.cmp(&other.id));
+            // One payment a page.
+            let mut rest = listed
+                .into_iter()
+                .skip_while(|it| after.is_some_and(|id| it.id.as_str() <= id));
+            rest.next().into_iter().collect()
+        })
     }
 
     fn read_event(&self, _: &HeaderMap, _: &[u8], _: i64) -> Result<ProviderEvent, EventError> {
@@ -152,6 +196,7 @@ fn world_in(folder: TempDir, section: &str) -> World {
     let billing = Billing::open(folder.path()).unwrap();
     let provider = Arc::new(PlayedProvider {
         checkouts: Mutex::default(),
+        refunds: Mutex::default(),
         misbehaviour: Mutex::new(Misbehaviour::None),
     });
     let settings = Arc::new(ArcSwap::from_pointee(settings));

@@ -13,9 +13,11 @@ use super::form::{self, FormStop};
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
+use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::payments::provider::EventError;
 use crate::payments::{CREDITS_PATH, OrderRow, OrderState, PaymentError};
 use accounts::db::payments::InsertOrderOutcome;
+use accounts::{code_id, hash_code};
 use askama::Template;
 use axum::Router;
 use axum::body::Bytes;
@@ -26,8 +28,10 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
 use config::PaymentSettings;
-use config::payments::Currency;
+use config::address::client_prefix;
+use config::payments::write_money;
 use credits::money::Micro;
+use ledger::EntryReference;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -35,12 +39,22 @@ const MAX_PAYMENTS: u32 = 100;
 /// Seconds after which a page that waits for a payment reloads, for a new and for an old order.
 const WAIT_SECONDS: u32 = 1;
 const LONG_WAIT_SECONDS: u32 = 15;
+/// Attempts to redeem a code: as for signing in, by account and by address.
+const REDEEM_ACCOUNT: AttemptLimit = AttemptLimit {
+    count: 5,
+    window_ms: 60_000,
+};
+const REDEEM_ADDRESS: AttemptLimit = AttemptLimit {
+    count: 20,
+    window_ms: 60_000,
+};
 /// Age of an order in ms above which its payment counts as slow.
 const LONG_WAIT_MS: i64 = 10 * 60_000;
 
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/credits", get(show).post(order))
+        .route("/dashboard/credits/redeem", post(redeem))
         .route("/dashboard/credits/{id}", get(receipt))
         .route("/webhooks/stripe", post(webhook))
 }
@@ -53,6 +67,19 @@ struct CreditsPage {
     fault: Option<String>,
     balance: Credits,
     has_trial: bool,
+    /// What is sold, if anything is.
+    sale: Option<SaleView>,
+    payments: Vec<PaymentView>,
+    takes_codes: bool,
+    code_fault: Option<String>,
+    /// Credits of the code that was just redeemed.
+    redeemed: Option<Credits>,
+    /// The order that the page is about, after the holder ordered or paid.
+    notice: Option<OrderNotice>,
+}
+
+/// What credits cost.
+struct SaleView {
     currency: String,
     credit_price: String,
     min: String,
@@ -60,9 +87,6 @@ struct CreditsPage {
     amount: String,
     presets: Vec<PresetView>,
     bonus: Vec<BonusView>,
-    payments: Vec<PaymentView>,
-    /// Notice about the order that the holder has just placed or paid.
-    notice: Option<OrderNotice>,
 }
 
 struct PresetView {
@@ -79,17 +103,17 @@ struct BonusView {
 }
 
 /// An order as the list and the receipt show it.
-struct PaymentView {
-    id: String,
-    created: Timestamp,
-    paid: Option<Timestamp>,
-    amount: String,
-    net: String,
-    tax: Option<String>,
-    refunded: Option<String>,
-    credits: Credits,
-    bonus: Option<Credits>,
-    status: &'static str,
+pub(super) struct PaymentView {
+    pub(super) id: String,
+    pub(super) created: Timestamp,
+    pub(super) paid: Option<Timestamp>,
+    pub(super) amount: String,
+    pub(super) net: String,
+    pub(super) tax: Option<String>,
+    pub(super) refunded: Option<String>,
+    pub(super) credits: Credits,
+    pub(super) bonus: Option<Credits>,
+    pub(super) status: &'static str,
     is_paid: bool,
     /// Address at which the payment can still be made, if it is open.
     checkout_url: Option<String>,
@@ -124,17 +148,14 @@ struct CreditsQuery {
     /// Id of the order that the user has just placed.
     #[serde(default)]
     pay: String,
+    /// Id of the code that the user has just redeemed.
+    #[serde(default)]
+    redeemed: String,
 }
 
 impl PaymentView {
-    fn new(order: &OrderRow) -> Self {
-        let currency = Currency::from_code(&order.currency);
-        let write = |minor: i64| {
-            currency.map_or_else(
-                || format!("{minor} {}", order.currency),
-                |currency| currency.write(minor),
-            )
-        };
+    pub(super) fn new(order: &OrderRow) -> Self {
+        let write = |minor: i64| write_money(&order.currency, minor);
         let optional = |credits: Micro| credits.is_positive().then_some(Credits(credits));
         Self {
             id: order.id.clone(),
@@ -208,7 +229,16 @@ impl OrderNotice {
     }
 }
 
-fn sold(app: &SidecarState) -> Result<Arc<PaymentSettings>, PageError> {
+/// The page of credits exists where they are sold or codes are taken.
+fn require_page(app: &SidecarState) -> Result<(), PageError> {
+    match app.payments.settings().is_some() || app.payments.takes_codes() {
+        true => Ok(()),
+        false => Err(PageError::NotFound),
+    }
+}
+
+/// How credits are sold; not found if they are not.
+pub(super) fn sold(app: &SidecarState) -> Result<Arc<PaymentSettings>, PageError> {
     app.payments.settings().ok_or(PageError::NotFound)
 }
 
@@ -217,13 +247,14 @@ async fn show(
     user: CurrentUser,
     query: Result<Query<CreditsQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    let settings = sold(&app)?;
+    require_page(&app)?;
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let order = match query.order.as_str() {
         "" => None,
         id => app.payments.order_of(&user.account.id, id)?,
     };
-    let mut page = credits_page(&app, &user, &settings, &query.amount)?;
+    let mut page = credits_page(&app, &user, &query.amount)?;
+    page.redeemed = redeemed_credits(&app, &user, &query.redeemed)?;
     page.notice = order.as_ref().map(|order| OrderNotice::new(order, &query));
     let refresh = match (&page.notice, &order) {
         // The browser proceeds to the provider by itself; the page also has a link for the user.
@@ -251,15 +282,34 @@ async fn show(
     Ok(response)
 }
 
+/// The credits of a code that the user redeemed.
+fn redeemed_credits(
+    app: &SidecarState,
+    user: &CurrentUser,
+    code: &str,
+) -> Result<Option<Credits>, PageError> {
+    if code.is_empty() {
+        return Ok(None);
+    }
+    let kind = "code";
+    let entry = EntryReference::Posting {
+        kind,
+        reference: code,
+    };
+    let found = app.billing.ledger().rows().entry(entry)?;
+    Ok(found
+        .filter(|entry| entry.account == user.account.id)
+        .map(|entry| Credits(entry.change())))
+}
+
 fn credits_page(
     app: &SidecarState,
     user: &CurrentUser,
-    settings: &PaymentSettings,
     amount: &str,
 ) -> Result<CreditsPage, PageError> {
-    let currency = settings.currency;
     let orders = app.payments.orders_of(&user.account.id, MAX_PAYMENTS)?;
     let balance = app.billing.balance(&user.account.id, now_ms())?;
+    let settings = app.payments.settings();
     Ok(CreditsPage {
         frame: Frame::new("Credits", user),
         csrf: user.csrf.clone(),
@@ -268,34 +318,46 @@ fn credits_page(
         has_trial: balance
             .trial
             .is_some_and(|trial| trial.active && trial.credits_left.is_positive()),
-        currency: currency.code().to_uppercase(),
-        credit_price: settings.credit_price.to_string(),
-        min: currency.write(settings.min),
-        max: currency.write(settings.max),
-        amount: amount.chars().take(20).collect(),
-        presets: settings
-            .amounts
-            .iter()
-            .map(|minor| PresetView {
-                amount: currency.write_number(*minor),
-                shown: currency.write(*minor),
-                credits: Credits(settings.credits_for(*minor)),
-                bonus: Some(settings.bonus_for(*minor))
-                    .filter(|bonus| bonus.is_positive())
-                    .map(Credits),
-            })
-            .collect(),
-        bonus: settings
-            .bonus
-            .iter()
-            .map(|step| BonusView {
-                from: currency.write(step.from),
-                percent: Micro::new(step.percent).to_string(),
-            })
-            .collect(),
+        sale: settings.map(|settings| SaleView::new(&settings, amount)),
         payments: orders.iter().map(PaymentView::new).collect(),
         notice: None,
+        takes_codes: app.payments.takes_codes(),
+        code_fault: None,
+        redeemed: None,
     })
+}
+
+impl SaleView {
+    fn new(settings: &PaymentSettings, amount: &str) -> Self {
+        let currency = settings.currency;
+        Self {
+            currency: currency.code().to_uppercase(),
+            credit_price: settings.credit_price.to_string(),
+            min: currency.write(settings.min),
+            max: currency.write(settings.max),
+            amount: amount.chars().take(20).collect(),
+            presets: settings
+                .amounts
+                .iter()
+                .map(|minor| PresetView {
+                    amount: currency.write_number(*minor),
+                    shown: currency.write(*minor),
+                    credits: Credits(settings.credits_for(*minor)),
+                    bonus: Some(settings.bonus_for(*minor))
+                        .filter(|bonus| bonus.is_positive())
+                        .map(Credits),
+                })
+                .collect(),
+            bonus: settings
+                .bonus
+                .iter()
+                .map(|step| BonusView {
+                    from: currency.write(step.from),
+                    percent: Micro::new(step.percent).to_string(),
+                })
+                .collect(),
+        }
+    }
 }
 
 async fn order(
@@ -305,7 +367,7 @@ async fn order(
     let settings = sold(&app)?;
     let outcome = place_order(&app, &form, &settings).await;
     form::respond(outcome, |fault| {
-        let page = credits_page(&app, &form.user, &settings, form.field("amount"))?;
+        let page = credits_page(&app, &form.user, form.field("amount"))?;
         Ok(CreditsPage {
             fault: Some(fault),
             ..page
@@ -345,6 +407,58 @@ async fn place_order(
             let fault = "The payment provider does not answer. Nothing was charged. Try again in a few minutes.";
             Err(FormStop::Fault(StatusCode::BAD_GATEWAY, fault.to_owned()))
         }
+        Err(error) => Err(FormStop::Error(error.into())),
+    }
+}
+
+async fn redeem(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    if !app.payments.takes_codes() {
+        return Err(PageError::NotFound);
+    }
+    let outcome = redeem_code(&app, &form).await;
+    form::respond(outcome, |fault| {
+        Ok(CreditsPage {
+            code_fault: Some(fault),
+            ..credits_page(&app, &form.user, "")?
+        })
+    })
+}
+
+async fn redeem_code(app: &SidecarState, form: &SignedForm) -> Result<Response, FormStop> {
+    let (account, now_ms) = (form.user.account.id.clone(), now_ms());
+    // Counts before it looks the code up, so that attempts at once cannot bypass the limits.
+    let mut counted = Vec::new();
+    for (key, limit) in [
+        (
+            ThrottleKey::AddressRedeeming(client_prefix(form.address)),
+            REDEEM_ADDRESS,
+        ),
+        (
+            ThrottleKey::AccountRedeeming(account.clone()),
+            REDEEM_ACCOUNT,
+        ),
+    ] {
+        if let Err(seconds) = app.throttle.try_acquire(&key, limit, now_ms) {
+            let fault = format!("Too many attempts. Try again in {seconds} s.");
+            return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+        }
+        counted.push((key, limit));
+    }
+    let (payments, text) = (app.payments.clone(), form.field("code").to_owned());
+    let id = hash_code(&text).map(|hash| code_id(&hash));
+    match run_blocking(move || payments.redeem(&account, &text, now_ms)).await? {
+        Ok(_) => {
+            for (key, limit) in counted {
+                app.throttle.release(&key, limit);
+            }
+            let id = id.unwrap_or_default();
+            let page = format!("{CREDITS_PATH}?redeemed={id}");
+            Ok(Redirect::to(&page).into_response())
+        }
+        Err(PaymentError::Conflict(_)) => Err(FormStop::invalid("This code is not valid.")),
         Err(error) => Err(FormStop::Error(error.into())),
     }
 }

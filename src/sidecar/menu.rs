@@ -9,6 +9,29 @@ pub struct MenuEntry {
     pub path: &'static str,
     /// Name of the entry's icon in `style.css`.
     pub icon: &'static str,
+    /// Whether the menu has it.
+    shows: fn(ShopParts) -> bool,
+}
+
+/// What the gateway offers to get credits by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShopParts {
+    /// Account holders can buy credits.
+    pub sells: bool,
+    /// Account holders can redeem codes.
+    pub takes_codes: bool,
+}
+
+impl ShopParts {
+    pub const NONE: Self = Self {
+        sells: false,
+        takes_codes: false,
+    };
+
+    /// Whether account holders have the page of credits.
+    pub fn has_any(self) -> bool {
+        self.sells || self.takes_codes
+    }
 }
 
 /// Entries that belong together. Only some groups have a title.
@@ -31,10 +54,16 @@ pub struct Menu {
     pub home: &'static str,
     /// Path of the current entry.
     current: Option<&'static str>,
+    shop: ShopParts,
 }
 
 const fn entry(text: &'static str, path: &'static str, icon: &'static str) -> MenuEntry {
-    MenuEntry { text, path, icon }
+    MenuEntry {
+        text,
+        path,
+        icon,
+        shows: |_| true,
+    }
 }
 
 const PUBLIC: &[MenuGroup] = &[MenuGroup {
@@ -63,20 +92,17 @@ const WATCH: MenuGroup = MenuGroup {
     ],
 };
 
-const CREDITS: MenuEntry = entry("Credits", "/dashboard/credits", "credits");
-const SPENDING: MenuEntry = entry("Spending", "/dashboard/spending", "spending");
-const STATEMENT: MenuEntry = entry("Statement", "/dashboard/statement", "statement");
-const ALERTS: MenuEntry = entry("Alerts", "/dashboard/alerts", "alerts");
-
 const MONEY: MenuGroup = MenuGroup {
     title: Some("Money"),
-    entries: &[SPENDING, STATEMENT, ALERTS],
-};
-
-/// The menu group for accounts of a gateway that sells credits.
-const MONEY_AND_CREDITS: MenuGroup = MenuGroup {
-    entries: &[CREDITS, SPENDING, STATEMENT, ALERTS],
-    ..MONEY
+    entries: &[
+        MenuEntry {
+            shows: ShopParts::has_any,
+            ..entry("Credits", "/dashboard/credits", "credits")
+        },
+        entry("Spending", "/dashboard/spending", "spending"),
+        entry("Statement", "/dashboard/statement", "statement"),
+        entry("Alerts", "/dashboard/alerts", "alerts"),
+    ],
 };
 
 const OWN: MenuGroup = MenuGroup {
@@ -88,7 +114,6 @@ const OWN: MenuGroup = MenuGroup {
 };
 
 const HOLDER: &[MenuGroup] = &[USE, WATCH, MONEY, OWN];
-const BUYER: &[MenuGroup] = &[USE, WATCH, MONEY_AND_CREDITS, OWN];
 
 const OPERATOR: &[MenuGroup] = &[
     MenuGroup {
@@ -96,6 +121,14 @@ const OPERATOR: &[MenuGroup] = &[
         entries: &[
             entry("Overview", OPERATOR_PATH, "overview"),
             entry("Accounts", "/dashboard/operator/accounts", "accounts"),
+            MenuEntry {
+                shows: |shop| shop.sells,
+                ..entry("Payments", "/dashboard/operator/payments", "credits")
+            },
+            MenuEntry {
+                shows: |shop| shop.takes_codes,
+                ..entry("Codes", "/dashboard/operator/codes", "keys")
+            },
             entry("Invitations", "/dashboard/operator/invites", "invites"),
             entry("Service", "/dashboard/operator/service", "service"),
             entry("Models and prices", "/dashboard/operator/models", "models"),
@@ -138,17 +171,14 @@ impl Menu {
     }
 
     /// Returns the navigation of a signed-in user for the page at `path`.
-    pub fn signed_in(is_operator: bool, sells_credits: bool, path: &str) -> Self {
+    pub fn signed_in(is_operator: bool, shop: ShopParts, path: &str) -> Self {
         let operates = is_operator && is_below(path, OPERATOR_PATH);
-        let groups = match (operates, sells_credits) {
-            (true, _) => OPERATOR,
-            (false, true) => BUYER,
-            (false, false) => HOLDER,
-        };
+        let groups = if operates { OPERATOR } else { HOLDER };
         let modes = if is_operator { MODES } else { &[] };
         Self {
             modes,
             home: first_path(operates),
+            shop,
             ..Self::new(groups, path)
         }
     }
@@ -166,7 +196,13 @@ impl Menu {
             modes: &[],
             home: HOLDER_PATH,
             current,
+            shop: ShopParts::NONE,
         }
+    }
+
+    /// Whether the menu has the entry.
+    pub fn shows(&self, entry: &MenuEntry) -> bool {
+        (entry.shows)(self.shop)
     }
 
     pub fn is_of_operators(&self) -> bool {
@@ -225,12 +261,16 @@ mod tests {
             ),
             (true, "/docs/clients/curl", Some("/docs"), "My account"),
         ] {
-            let menu = Menu::signed_in(is_operator, false, path);
+            let menu = Menu::signed_in(is_operator, ShopParts::NONE, path);
             assert_eq!(menu.current, current, "{path}");
             let chosen: Vec<_> = MODES.iter().filter(|mode| menu.is_in(mode)).collect();
             assert_eq!(chosen.len(), 1);
             assert_eq!(chosen[0].text, mode, "{path}");
         }
-        assert!(Menu::signed_in(false, false, "/dashboard").modes.is_empty());
+        assert!(
+            Menu::signed_in(false, ShopParts::NONE, "/dashboard")
+                .modes
+                .is_empty()
+        );
     }
 }

@@ -6,17 +6,20 @@
 //! shows and changes one, with `status.rs`, `people.rs`, `refund.rs` and `keys.rs`;
 //! `operator/reading.rs` shows its activity, receipts and spending. `operator/service.rs` shows the
 //! state of the gateway, `operator/models.rs` and `operator/prices.rs` prices,
-//! `operator/invites.rs` manages invitations, `operator/audit.rs` shows the audit log. Every
-//! handler takes an `Operator` or an `OperatorForm` (`authz.rs`), so all other users get a 404.
+//! `operator/payments.rs` and `operator/codes.rs` the shop, `operator/invites.rs` manages
+//! invitations, `operator/audit.rs` shows the audit log. Every handler takes an `Operator` or an
+//! `OperatorForm` (`authz.rs`), so all other users get a 404.
 
 mod account;
 mod audit;
+mod codes;
 mod invites;
 mod keys;
 mod list;
 mod models;
 mod new_account;
 mod overview;
+mod payments;
 mod people;
 mod prices;
 mod rates;
@@ -40,6 +43,7 @@ use status::set_status;
 use std::sync::Arc;
 
 /// Lists the routes. Each handler takes an `Operator` or an `OperatorForm`.
+#[allow(clippy::too_many_lines, reason = "a list, one line or entry a route")]
 pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/operator", get(overview::show))
@@ -106,6 +110,17 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             "/dashboard/operator/invites/{id}/withdraw",
             post(invites::revoke),
         )
+        .route("/dashboard/operator/payments", get(payments::show))
+        .route("/dashboard/operator/payments/{id}", get(payments::payment))
+        .route(
+            "/dashboard/operator/payments/{id}/refund",
+            post(payments::refund),
+        )
+        .route(
+            "/dashboard/operator/codes",
+            get(codes::show).post(codes::create),
+        )
+        .route("/dashboard/operator/codes/{id}/void", post(codes::void))
         .route("/dashboard/operator/models", get(models::show))
         .route("/dashboard/operator/prices/{version}", get(prices::show))
         .route("/dashboard/operator/search", get(search::show))

@@ -108,7 +108,7 @@ impl Frame {
             suspended: user.account.status == AccountStatus::Suspended,
         };
         let path = PageContext::current().path;
-        let menu = Menu::signed_in(may_view(&user.account), user.sells_credits, &path);
+        let menu = Menu::signed_in(may_view(&user.account), user.shop, &path);
         // Operator pages omit banners, which concern the operator's own credits.
         let banners = match menu.is_of_operators() {
             true => Vec::new(),
@@ -120,7 +120,7 @@ impl Frame {
             banners,
             insecure: user.insecure,
             support: user.support.clone(),
-            sells_credits: user.sells_credits,
+            sells_credits: user.shop.sells,
             ..Self::public(title)
         }
     }

@@ -8,6 +8,7 @@ use super::banners::{self, Banner};
 use super::blocking::run_blocking;
 use super::error::PageError;
 use super::listener::PeerAddress;
+use super::menu::ShopParts;
 use super::state::SidecarState;
 use accounts::{Account, csrf_token};
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
@@ -39,7 +40,8 @@ pub struct CurrentUser {
     pub support: Option<SupportContact>,
     /// Banners above every page.
     pub banners: Vec<Banner>,
-    pub sells_credits: bool,
+    /// How the user gets credits.
+    pub shop: ShopParts,
 }
 
 impl CurrentUser {
@@ -144,7 +146,10 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             confirmed,
             has_password: session.has_password && settings.sign_in.password,
             support: settings.support.clone(),
-            sells_credits: settings.payments.is_some(),
+            shop: ShopParts {
+                sells: settings.payments.is_some(),
+                takes_codes: settings.codes,
+            },
         })
     }
 }

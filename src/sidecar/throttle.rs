@@ -30,6 +30,8 @@ pub enum ThrottleKey {
     AccountCreatingPlaygroundKeys(String),
     AccountTestingWebhook(String),
     AccountResending(String),
+    AccountRedeeming(String),
+    AddressRedeeming(IpAddr),
 }
 
 /// A limit of `count` attempts in `window_ms`.

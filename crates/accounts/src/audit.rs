@@ -422,7 +422,8 @@ impl AuditedAccounts<'_> {
             BalanceChangeKind::Purchase { .. }
             | BalanceChangeKind::Bonus { .. }
             | BalanceChangeKind::PaymentRefund { .. }
-            | BalanceChangeKind::Dispute { .. } => ("account.payment", None),
+            | BalanceChangeKind::Dispute { .. }
+            | BalanceChangeKind::Code => ("account.payment", None),
         };
         self.record_posting(
             act,

@@ -9,6 +9,7 @@
 pub mod account_lifecycle;
 pub mod alerts;
 pub mod audit;
+pub mod codes;
 mod database;
 pub mod identities;
 pub mod invites;
@@ -16,6 +17,7 @@ pub mod key_changes;
 mod keys;
 pub mod links;
 pub mod mail;
+pub mod payment_book;
 pub mod payments;
 pub mod provider_sign_in;
 mod rows;
@@ -37,8 +39,8 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
-    AccountRows, AlertRows, AuditRows, IdentityRows, KeyRows, LinkRows, MailRows, PaymentRows,
-    SessionRows, WebhookRows,
+    AccountRows, AlertRows, AuditRows, CodeRows, IdentityRows, KeyRows, LinkRows, MailRows,
+    PaymentBookRows, PaymentRows, SessionRows, WebhookRows,
 };
 
 impl AccountRows<'_> {

@@ -3,7 +3,10 @@
 //! The messages are for people: the dashboard and the command line show them as they are. This file
 //! must not depend on HTTP.
 
-use super::limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
+use super::limits::{
+    MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH,
+    MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS,
+};
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
 use config::MAX_RATE;
 use ledger::StoreError;
@@ -45,6 +48,8 @@ pub enum AccountError {
     TrialsSpent,
     #[error("the number must be 1 to {MAX_INVITES_PER_BATCH}, and the validity at most {} days", MAX_INVITE_MS / 86_400_000)]
     BadInvite,
+    #[error("give 1 to {MAX_CODES_PER_BATCH} codes, at most {MAX_CODE_CREDITS} credits each, an expiry within {} days, and at least 1 for each account", MAX_CODE_MS / 86_400_000)]
+    BadCodes,
     #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
     TooManyInvites,
     #[error("cannot read random numbers: {0}")]

@@ -15,6 +15,7 @@
 mod accounts;
 mod api_key;
 mod audit;
+mod code;
 pub mod db;
 mod delete;
 mod directory;
@@ -44,6 +45,7 @@ pub use crate::db::Role;
 pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
 pub use api_key::{ApiKey, ApiKeyStatus, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
+pub use code::{CodeState, CreatedCodes, NewCodes, code_id, hash_code};
 pub use delete::CloseAccountOutcome;
 pub use directory::AccountCounts;
 pub use error::AccountError;
@@ -55,7 +57,10 @@ pub use key::{
     PREFIX as KEY_PREFIX, hash as hash_key, is_well_formed as parse_key,
     shown_text as shown_key_text,
 };
-pub use limits::{MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
+pub use limits::{
+    MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS,
+    MAX_LIVE_KEYS,
+};
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;
 pub use password::{
@@ -70,5 +75,6 @@ pub use sign_up::{
     open_without_credit, sign_up, sign_up_unverified, sign_up_with_identity,
 };
 pub use views::{
-    AccountDirectory, ApiKeys, AuditLog, Identities, Invitations, Logins, MailQueue, OneTimeLinks,
+    AccountDirectory, ApiKeys, AuditLog, Codes, Identities, Invitations, Logins, MailQueue,
+    OneTimeLinks,
 };

@@ -31,6 +31,10 @@ pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct AuditLog<'a>(pub(crate) &'a Accounts);
 
+/// Codes that are redeemed for credits.
+#[derive(Clone, Copy)]
+pub struct Codes<'a>(pub(crate) &'a Accounts);
+
 /// Lists invitations for administrators.
 #[derive(Clone, Copy)]
 pub struct Invitations<'a>(pub(crate) &'a Accounts);
@@ -62,6 +66,10 @@ impl Accounts {
 
     pub fn audit_log(&self) -> AuditLog<'_> {
         AuditLog(self)
+    }
+
+    pub fn codes(&self) -> Codes<'_> {
+        Codes(self)
     }
 
     pub fn invitations(&self) -> Invitations<'_> {

@@ -113,6 +113,8 @@ pub struct Settings {
     pub mail: Option<MailSettings>,
     /// Payment provider. `None` if no credits are sold.
     pub payments: Option<Arc<PaymentSettings>>,
+    /// Whether account holders can redeem codes.
+    pub codes: bool,
     pub notifications: NotificationSettings,
     pub brand: BrandSettings,
     pub support: Option<SupportContact>,
@@ -270,6 +272,7 @@ impl ConfigValidator {
         let ledger = self.ledger(&config.ledger, signup.as_ref());
         self.check_ledger_home(&ledger, store.as_ref(), sidecar);
         let mail = config.mail.and_then(|mail| self.mail(mail));
+        let codes = config.payments.as_ref().is_some_and(|it| it.codes);
         let payments = config.payments.and_then(|section| self.payments(&section));
         let notifications = self.notifications(&config.notifications);
         let brand = self.brand(&config.brand);
@@ -305,6 +308,7 @@ impl ConfigValidator {
             sign_in: Arc::new(sign_in?),
             mail,
             payments: payments.map(Arc::new),
+            codes,
             notifications,
             brand,
             support,

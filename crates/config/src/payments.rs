@@ -167,6 +167,23 @@ impl Currency {
     }
 }
 
+/// Writes minor units of the currency with this code, such as `10.50 USD`: also of one that
+/// payments cannot be made in any more.
+pub fn write_money(code: &str, minor: i64) -> String {
+    Currency::from_code(code).map_or_else(
+        || format!("{minor} {code}"),
+        |currency| currency.write(minor),
+    )
+}
+
+/// Writes minor units of the currency with this code as a number, such as `10.50`.
+pub fn write_money_number(code: &str, minor: i64) -> String {
+    Currency::from_code(code).map_or_else(
+        || minor.to_string(),
+        |currency| currency.write_number(minor),
+    )
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BonusStep {
     /// Minimum amount for the bonus, in minor units.
@@ -227,22 +244,28 @@ const STRIPE_KEYS: [(&str, bool); 4] = [
 
 impl ConfigValidator {
     pub(super) fn payments(&mut self, section: &raw::PaymentOptions) -> Option<PaymentSettings> {
-        let currency = Currency::from_code(&section.currency);
+        let provider = self.check_payment_keys(section)?;
+        let (code, price) = (section.currency.as_ref()?, section.credit_price.as_ref()?);
+        let (secret_key, webhook_secret) = (
+            section.secret_key.as_ref()?,
+            section.webhook_secret.as_ref()?,
+        );
+        let currency = Currency::from_code(code);
         if currency.is_none() {
-            let message = match Currency::from_code(&section.currency.to_lowercase()) {
+            let message = match Currency::from_code(&code.to_lowercase()) {
                 Some(known) => format!("write {}: in lower case", known.code()),
                 None => "must be the three-letter code of a currency that Stripe charges in, such as usd".to_owned(),
             };
             self.add_fault("payments.currency", message);
         }
-        let secret_key = self.secret("payments.secret_key", &section.secret_key);
+        let secret_key = self.secret("payments.secret_key", secret_key);
         let is_live = secret_key
             .as_ref()
             .and_then(|key| self.check_secret_key(key));
-        let webhook_secrets = self.webhook_secrets(&section.webhook_secret, is_live);
+        let webhook_secrets = self.webhook_secrets(webhook_secret, is_live);
         let api = self.provider_address(section.api_base.as_deref(), is_live);
         let credit_price = self
-            .parse_amount("payments.credit_price", &section.credit_price)
+            .parse_amount("payments.credit_price", price)
             .filter(|price| {
                 if !price.is_positive() {
                     self.add_fault("payments.credit_price", "must be more than 0");
@@ -291,7 +314,7 @@ impl ConfigValidator {
         }
         let bonus = self.bonus(&section.bonus, currency);
         let settings = PaymentSettings {
-            provider: section.provider,
+            provider,
             secret_key: secret_key?,
             webhook_secrets: webhook_secrets?,
             is_live,
@@ -319,6 +342,31 @@ impl ConfigValidator {
             );
         }
         Some(settings)
+    }
+
+    /// Checks that the section has what its provider needs. Returns the provider, if there is one.
+    fn check_payment_keys(
+        &mut self,
+        section: &raw::PaymentOptions,
+    ) -> Option<raw::PaymentProviderName> {
+        let needed = [
+            ("secret_key", section.secret_key.is_some()),
+            ("webhook_secret", section.webhook_secret.is_some()),
+            ("currency", section.currency.is_some()),
+            ("credit_price", section.credit_price.is_some()),
+        ];
+        if section.provider.is_none() {
+            if !section.codes || needed.iter().any(|(_, is_there)| *is_there) {
+                let message =
+                    "is missing: name the provider, such as stripe, or write `codes: true` alone";
+                self.add_fault("payments.provider", message);
+            }
+            return None;
+        }
+        for (name, _) in needed.iter().filter(|(_, is_there)| !is_there) {
+            self.add_fault(format!("payments.{name}"), "is missing");
+        }
+        section.provider
     }
 
     fn check_count(&mut self, key: &str, count: usize) {

@@ -148,22 +148,33 @@ pub(super) fn brand_name() -> String {
     "Model gateway".to_owned()
 }
 
-/// Credits that account holders can buy on the dashboard. Default: none are sold, and no page names
-/// payments. Amounts are in `currency`.
+/// How account holders get credits: they buy them on the dashboard, or redeem codes. Default:
+/// neither, and no page names payments. With `provider`, the keys `secret_key`, `webhook_secret`,
+/// `currency` and `credit_price` are required. Amounts are in `currency`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PaymentOptions {
-    pub provider: PaymentProviderName,
+    /// Default: no credits are sold, and of this section only `codes` counts.
+    #[serde(default)]
+    pub provider: Option<PaymentProviderName>,
+    /// Whether account holders can redeem codes for credits, which operators create. Needs no
+    /// provider.
+    #[serde(default = "yes")]
+    pub codes: bool,
     /// Secret or restricted API key of the provider: literal, `${ENV}` or `file:/path`. Never
     /// printed or logged.
-    pub secret_key: String,
+    #[serde(default)]
+    pub secret_key: Option<String>,
     /// Signing secret of the provider's webhook to `BASE_URL/webhooks/stripe`, as for `secret_key`;
     /// a list of two while you replace it.
-    pub webhook_secret: OneOrMoreTexts,
+    #[serde(default)]
+    pub webhook_secret: Option<OneOrMoreTexts>,
     /// Three-letter code of the currency, such as `usd`.
-    pub currency: String,
+    #[serde(default)]
+    pub currency: Option<String>,
     /// Price of one credit.
-    pub credit_price: Decimal,
+    #[serde(default)]
+    pub credit_price: Option<Decimal>,
     /// Amounts that the page offers, up to 12. Default: none; the holder enters one.
     #[serde(default)]
     pub amounts: Vec<Decimal>,

@@ -295,6 +295,8 @@ async fn responses_conform_to_the_document() {
             format!("{account}/delete"),
             r#"{"confirmation":"a@example.com"}"#,
         ),
+        ("get", "/payments", "/payments".to_owned(), ""),
+        ("get", "/codes", "/codes".to_owned(), ""),
     ];
     for (method, route, path, body) in cases {
         let response = world.ask(&method.to_uppercase(), &path, body).await;

@@ -51,7 +51,7 @@ enum Found {
 }
 
 /// Kinds of ids by their first characters, with advice for an id that nothing has.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     (
         "req_",
         "This would be the id of a request: its receipt, its reservation and its refund have the same \
@@ -68,6 +68,10 @@ const KINDS: [(&str, &str); 11] = [
         "This would be the id of an account. No account has it. Deleted accounts keep their id.",
     ),
     ("key_", "This would be the id of a key. No key has it."),
+    (
+        "pay_",
+        "This would be the id of a payment. No order of credits has it.",
+    ),
     (
         "pv_",
         "This would be the id of a price list. No request was billed with it, and it is not in force.",
@@ -167,6 +171,13 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
         return Ok(Found::Page(format!(
             "/dashboard/operator/accounts/{account}?key_q={0}#{0}",
             key.id
+        )));
+    }
+    let is_sold = app.payments.settings().is_some();
+    if is_sold && app.accounts.database().payments().order(term)?.is_some() {
+        return Ok(Found::Page(format!(
+            "/dashboard/operator/payments/{}",
+            encode_segment(term)
         )));
     }
     if app.billing.pages().price_list(term)?.is_some() {

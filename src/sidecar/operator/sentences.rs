@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 32] = [
+pub const ACTS: [(&str, &str); 36] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -37,6 +37,10 @@ pub const ACTS: [(&str, &str); 32] = [
     ("account.topup", "Credits sold"),
     ("account.adjust", "Balance corrected"),
     ("request.refund", "Request refunded"),
+    ("payment.refund", "Payment refunded"),
+    ("code.create", "Codes created"),
+    ("code.void", "Codes voided"),
+    ("code.redeem", "Code redeemed"),
     ("account.read", "Account read"),
     ("key.create", "Key created"),
     ("key.set", "Key changed"),
@@ -337,6 +341,26 @@ impl Line<'_> {
                 let reference = self.reference();
                 let verb = self.verb("refund", "refunded");
                 format!("{verb} {amount} the request {object}{of}{reference}")
+            }
+            "payment.refund" => {
+                let amount = match self.word("amount") {
+                    amount if amount.is_empty() => "all that was left of".to_owned(),
+                    amount => format!("{amount} of"),
+                };
+                let whom = self.names.person(&self.word("account"));
+                let reference = self.reference();
+                let verb = self.verb("refund", "refunded");
+                format!("{verb} {amount} the payment {object} of {whom}{reference}")
+            }
+            "code.create" => format!(
+                "created {} codes of {} credits, {object}",
+                after["count"],
+                self.word("credits")
+            ),
+            "code.void" => format!("voided {object}"),
+            "code.redeem" => {
+                let (credits, batch) = (self.word("credits"), self.word("batch"));
+                format!("redeemed the code {object} of {batch} for {credits} credits")
             }
             "invite.create" => match after["ids"].as_array().map(Vec::len) {
                 Some(1) => "created an invitation".to_owned(),

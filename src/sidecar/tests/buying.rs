@@ -108,3 +108,52 @@ async fn a_holder_orders_pays_and_gets_a_receipt() {
     let stranger = world.sign_up("b@example.com").await;
     assert_eq!(world.get(&path, &stranger).await.status, 404);
 }
+
+#[tokio::test]
+async fn a_code_is_redeemed_where_nothing_is_sold() {
+    let section = "payments: {codes: true}\nsignup:";
+    let world = world(&[("signup:", section)]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let page = world.get("/dashboard/credits", &cookie).await;
+    assert!(page.body.contains("Redeem a code"), "{}", page.body);
+    assert!(!page.body.contains("Continue to payment"));
+    assert!(page.body.contains("href=\"/dashboard/credits\""));
+    assert_eq!(world.post("/webhooks/stripe", "", "").await.status, 404);
+    let by = accounts::Actor {
+        actor: "uid 0".into(),
+        address: String::new(),
+    };
+    let new = accounts::NewCodes {
+        credits: "50".parse().unwrap(),
+        count: 2,
+        expires_at_ms: now_ms() + 60_000,
+        per_account: 1,
+    };
+    let acting = world.accounts.with_actor(&by, now_ms());
+    let codes = acting.create_codes(&new).unwrap().codes;
+    let redeem = async |code: &str| {
+        let form = format!("code={code}&csrf={}", page.csrf());
+        world
+            .post("/dashboard/credits/redeem", &cookie, &form)
+            .await
+    };
+    let done = redeem(&codes[0]).await;
+    assert_eq!(done.status, 303, "{}", done.body);
+    let page = world.get(&done.headers["location"], &cookie).await;
+    assert!(
+        page.body
+            .contains("data-testid=\"redeemed\"><data value=\"50\""),
+        "{}",
+        page.body
+    );
+    for code in [&codes[0], &codes[1], "gw-code-x", "", "x"] {
+        let refused = redeem(code).await;
+        assert_eq!(refused.status, 422);
+        assert!(refused.body.contains("This code is not valid."));
+    }
+    let held = redeem("x").await;
+    assert_eq!(held.status, 429, "after five wrong ones in a minute");
+    let stranger = world.sign_up("b@example.com").await;
+    let other = world.get(&done.headers["location"], &stranger).await;
+    assert!(!other.body.contains("data-testid=\"redeemed\""));
+}

@@ -2,9 +2,11 @@
 //! audited.
 
 mod audit;
+mod codes;
 mod keys;
 mod list;
 mod new_account;
+mod payments;
 mod people;
 mod reading;
 mod refund;

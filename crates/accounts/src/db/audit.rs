@@ -134,7 +134,7 @@ impl AuditOutcome {
     pub const DONE: Self = Self::new(OutcomeKind::Done);
     const UNKNOWN: Self = Self::new(OutcomeKind::Unknown);
 
-    pub(crate) const fn new(kind: OutcomeKind) -> Self {
+    pub const fn new(kind: OutcomeKind) -> Self {
         Self {
             kind,
             why: String::new(),
@@ -319,14 +319,14 @@ impl AuditRows<'_> {
 
     /// Appends the line of an attempt before the action runs. Returns the line's number for
     /// [`AuditRows::append_outcome`].
-    pub(crate) fn append_attempt(&self, act: &AuditEntry<'_>) -> Result<i64, StoreError> {
+    pub fn append_attempt(&self, act: &AuditEntry<'_>) -> Result<i64, StoreError> {
         self.0.write("write to the audit log", |transaction| {
             append_line(transaction, act, true)
         })
     }
 
     /// Appends the outcome of the attempt in the line `seq`, whose entry is `attempt`.
-    pub(crate) fn append_outcome(
+    pub fn append_outcome(
         &self,
         seq: i64,
         attempt: &AuditEntry<'_>,

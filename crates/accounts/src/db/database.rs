@@ -27,10 +27,12 @@ const MIGRATIONS: &[&str] = &[
     include_str!("009_alert_notices.sql"),
     include_str!("010_payments.sql"),
     include_str!("011_identities.sql"),
+    include_str!("012_payment_refunds.sql"),
+    include_str!("013_codes.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 17] = [
+const COPIED_TABLES: [&str; 20] = [
     "account",
     "api_key",
     "change",
@@ -48,6 +50,9 @@ const COPIED_TABLES: [&str; 17] = [
     "payment_event",
     "identity",
     "sign_in_flow",
+    "payment_refund",
+    "payment_reconciliation",
+    "credit_code",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -30,7 +30,7 @@ pub enum OrderState {
 }
 
 impl OrderState {
-    const ALL: [Self; 7] = [
+    pub const ALL: [Self; 7] = [
         Self::Created,
         Self::Open,
         Self::Processing,
@@ -57,7 +57,7 @@ impl OrderState {
         matches!(self, Self::Created | Self::Open | Self::Processing)
     }
 
-    fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
@@ -113,9 +113,9 @@ pub enum InsertOrderOutcome {
     TooMany,
 }
 
-const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note";
+pub(super) const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note";
 
-fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
+pub(super) fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
     let state: String = row.get(6)?;
     Ok(OrderRow {
         id: first_column(row)?,
@@ -256,25 +256,6 @@ impl PaymentRows<'_> {
                     "SELECT {COLUMNS} FROM payment_order WHERE account = ?1 ORDER BY id DESC LIMIT ?2"
                 ))?
                 .query_map(params![account, limit], order_row)?
-                .collect()
-        })
-    }
-
-    /// Returns at most `limit` orders of all accounts before the order `before`, newest first. With
-    /// `state`, only orders in that state are returned.
-    pub fn orders_before(
-        &self,
-        before: &str,
-        state: Option<OrderState>,
-        limit: u32,
-    ) -> Result<Vec<OrderRow>, StoreError> {
-        self.0.read("list orders of credits", |connection| {
-            connection
-                .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM payment_order
-                     WHERE (?1 = '' OR id < ?1) AND (?2 IS NULL OR state = ?2) ORDER BY id DESC LIMIT ?3"
-                ))?
-                .query_map(params![before, state.map(OrderState::name), limit], order_row)?
                 .collect()
         })
     }

@@ -30,12 +30,20 @@ pub struct LinkRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct IdentityRows<'a>(pub(crate) &'a AppDb);
 
+/// Codes that are redeemed for credits.
+#[derive(Clone, Copy)]
+pub struct CodeRows<'a>(pub(crate) &'a AppDb);
+
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
 /// Reads and writes orders of credits and provider events.
 #[derive(Clone, Copy)]
 pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
+
+/// What operators read of all payments and order for them.
+#[derive(Clone, Copy)]
+pub struct PaymentBookRows<'a>(pub(crate) &'a AppDb);
 
 #[derive(Clone, Copy)]
 pub struct SessionRows<'a>(pub(crate) &'a AppDb);
@@ -77,8 +85,16 @@ impl AppDb {
         MailRows(self)
     }
 
+    pub fn codes(&self) -> CodeRows<'_> {
+        CodeRows(self)
+    }
+
     pub fn payments(&self) -> PaymentRows<'_> {
         PaymentRows(self)
+    }
+
+    pub fn payment_book(&self) -> PaymentBookRows<'_> {
+        PaymentBookRows(self)
     }
 
     pub fn sessions(&self) -> SessionRows<'_> {

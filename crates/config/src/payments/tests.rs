@@ -26,7 +26,29 @@ fn settings(section: &str) -> PaymentSettings {
 
 #[test]
 fn without_the_section_nothing_is_sold() {
-    assert!(parse_section("").unwrap().payments.is_none());
+    let none = parse_section("").unwrap();
+    assert!(none.payments.is_none() && !none.codes);
+}
+
+#[test]
+fn codes_need_no_provider_and_a_provider_needs_its_keys() {
+    for section in ["payments: {}\n", "payments: {codes: true}\n"] {
+        let codes = parse_section(section).unwrap();
+        assert!(codes.payments.is_none() && codes.codes, "{section}");
+    }
+    assert!(parse_section(SECTION).unwrap().codes);
+    let without = SECTION.replace("  provider", "  codes: false\n  provider");
+    assert!(!parse_section(&without).unwrap().codes);
+    let keys = |section: &str| -> Vec<_> {
+        let faults = parse_section(section).unwrap_err();
+        faults.into_iter().map(|fault| fault.key).collect()
+    };
+    for section in ["payments: {codes: false}\n", "payments: {currency: usd}\n"] {
+        assert_eq!(keys(section), ["payments.provider"], "{section}");
+    }
+    let missing = keys("payments: {provider: stripe, currency: usd}\n");
+    let expected = ["secret_key", "webhook_secret", "credit_price"];
+    assert_eq!(missing, expected.map(|name| format!("payments.{name}")));
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub enum BalanceChangeKind<'a> {
     Grant,
     /// Credits that were bought and that an operator posts.
     TopUp,
+    /// Credits of a code that the account holder redeemed.
+    Code,
     Adjust {
         reason: &'a str,
     },
@@ -80,6 +82,7 @@ impl<'a> BalanceChangeKind<'a> {
         match self {
             Self::Grant => "grant",
             Self::TopUp | Self::Purchase { .. } => "topup",
+            Self::Code => "code",
             Self::Adjust { .. } => "adjust",
             Self::Bonus { .. } => "bonus",
             Self::PaymentRefund { .. } => "payment_refund",

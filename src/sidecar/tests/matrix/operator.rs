@@ -146,6 +146,36 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "GET",
+        "/dashboard/operator/payments",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/payments/{id}",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/payments/{id}/refund",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "GET",
+        "/dashboard/operator/codes",
+        [303, 404, 404, 404, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/codes",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
+        "/dashboard/operator/codes/{id}/void",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "GET",
         "/dashboard/operator/models",
         [303, 404, 404, 200, 200],
     ),

@@ -1,0 +1,215 @@
+//! `model-gateway payments …`: the payments by which account holders buy credits.
+//!
+//! Works while the gateway runs. Must not decide what a refund takes back: `payments` does.
+
+use super::account::{CommandContext, command_line_actor, print};
+use crate::document;
+use crate::payments::{FULL_REFUND, OrderState, Payments};
+use accounts::db::payment_book::OrderFilter;
+use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
+use base::clock::rfc3339;
+use clap::Subcommand;
+use config::payments::{Currency, write_money};
+use config::{FileChecks, Settings};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(Debug, Subcommand)]
+pub enum PaymentsCommand {
+    /// List payments, newest first.
+    List {
+        /// Only those of this account (id or e-mail).
+        #[arg(long)]
+        account: Option<String>,
+        /// Only those in this state.
+        #[arg(long, value_parser = parse_state)]
+        state: Option<OrderState>,
+        /// Maximum number of payments.
+        #[arg(long, default_value_t = 50)]
+        last: u32,
+        /// Only those older than this payment: the id of the last one of the page before.
+        #[arg(long, value_name = "PAYMENT_ID")]
+        before: Option<String>,
+    },
+    /// Show a payment and its refunds.
+    Show {
+        /// Id of the payment here (`pay_…`) or at the provider.
+        payment: String,
+    },
+    /// Pay a payment back at the provider, and take its credits back in the ledger.
+    Refund {
+        /// Id of the payment here (`pay_…`) or at the provider.
+        payment: String,
+        /// Amount in the currency of the payment, such as 10.50. Default: all that is left.
+        #[arg(long, requires = "reference")]
+        amount: Option<String>,
+        /// What the refund is for, such as a ticket number. A reference is refunded only once, even
+        /// if the command is repeated.
+        #[arg(long = "ref", default_value = FULL_REFUND)]
+        reference: String,
+    },
+    /// Compare the provider's payments with the ledger; exit with 0 only if they agree. The gateway
+    /// does so once a day for the last three days.
+    Reconcile {
+        /// Number of days to compare, 1 to 366.
+        #[arg(long, default_value_t = 7)]
+        days: u32,
+    },
+}
+
+fn parse_state(text: &str) -> Result<OrderState, String> {
+    OrderState::from_name(text).ok_or_else(|| {
+        let names = OrderState::ALL.map(OrderState::name);
+        format!("it must be one of {}", names.join(", "))
+    })
+}
+
+/// # Errors
+/// Returns an error that says what could not be done, and why.
+pub fn run(
+    command: PaymentsCommand,
+    file: &Path,
+    context: &CommandContext<'_>,
+) -> anyhow::Result<ExitCode> {
+    let book = context.accounts.database().payment_book();
+    match command {
+        PaymentsCommand::List {
+            account,
+            state,
+            last,
+            before,
+        } => {
+            let account = match account {
+                Some(name) => Some(super::account::find(context, &name)?.id),
+                None => None,
+            };
+            let filter = OrderFilter {
+                account,
+                id: None,
+                state,
+            };
+            let orders = book.find_orders(&filter, before.as_deref().unwrap_or_default(), last)?;
+            let lines = orders.iter().map(|order| {
+                format!(
+                    "{} {} {} {} {} credits={} bonus={} refunded={}\n",
+                    order.id,
+                    rfc3339(order.created_at_ms),
+                    order.account,
+                    order.state.name(),
+                    write_money(&order.currency, order.amount),
+                    order.credits,
+                    order.bonus,
+                    write_money(&order.currency, order.refunded),
+                )
+            });
+            let text: String = lines.collect();
+            let payments: Vec<_> = orders.iter().map(document::payment).collect();
+            print(context.json, &json!({"payments": payments}), &text)?;
+        }
+        PaymentsCommand::Show { payment } => {
+            let order = find(context, &payment)?;
+            let value = document::payment_with_refunds(&order, &book.refunds(&order.id)?);
+            let members = value.as_object().into_iter().flatten();
+            let lines = members.map(|(name, value)| match value.as_str() {
+                Some(text) => format!("{name}: {text}\n"),
+                None => format!("{name}: {value}\n"),
+            });
+            let text: String = lines.collect();
+            print(context.json, &value, &text)?;
+        }
+        PaymentsCommand::Refund {
+            payment,
+            amount,
+            reference,
+        } => {
+            let order = find(context, &payment)?;
+            let amount = amount.map(|text| parse_amount(&order.currency, &text));
+            let amount = amount.transpose()?;
+            if !crate::billing::corrections::is_valid_reference(&reference) {
+                bail!("a reference must have 1 to 200 characters");
+            }
+            let payments = open(file, context)?;
+            let done = block_on(payments.refund_order(
+                &command_line_actor(),
+                &order.id,
+                amount,
+                &reference,
+            ))?
+            .with_context(|| format!("cannot refund the payment {}", order.id))?;
+            let value = document::payment_refund(&done);
+            let text = format!(
+                "{} of {} refunded, reference {reference}{}\n",
+                write_money(&done.order.currency, done.refund.amount),
+                done.order.id,
+                if done.is_new { "" } else { " (done before)" }
+            );
+            print(context.json, &value, &text)?;
+        }
+        PaymentsCommand::Reconcile { days } => {
+            let payments = open(file, context)?;
+            let report = block_on(payments.reconcile(days, context.now_ms))?
+                .context("cannot compare the provider's payments with the ledger")?;
+            let lines = report.differences.iter().map(|difference| {
+                let subject = [&difference.order, &difference.payment];
+                let subject: Vec<_> = subject.into_iter().flatten().map(String::as_str).collect();
+                format!("{}: {}\n", subject.join(", "), difference.text)
+            });
+            let text = format!(
+                "{}{} payments at the provider, {} paid orders in the ledger, {} differences\n",
+                lines.collect::<String>(),
+                report.payments,
+                report.orders,
+                report.differences.len()
+            );
+            print(context.json, &document::reconciliation(&report), &text)?;
+            if !report.differences.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(
+    context: &CommandContext<'_>,
+    id: &str,
+) -> anyhow::Result<accounts::db::payments::OrderRow> {
+    let filter = OrderFilter {
+        id: Some(id.to_owned()),
+        ..OrderFilter::default()
+    };
+    let book = context.accounts.database().payment_book();
+    let found = book.find_orders(&filter, "", 1)?.pop();
+    found.with_context(|| format!("no payment has the id {id:?} (`payments list` shows the ids)"))
+}
+
+fn parse_amount(currency: &str, text: &str) -> anyhow::Result<i64> {
+    let currency = Currency::from_code(currency)
+        .with_context(|| format!("payments cannot be made in {currency} any more"))?;
+    currency
+        .parse(text)
+        .map_err(|fault| anyhow::anyhow!("the amount is wrong: {fault}"))
+}
+
+/// Opens what talks to the provider. It needs the secrets of the config file.
+fn open(file: &Path, context: &CommandContext<'_>) -> anyhow::Result<Payments> {
+    let settings: Settings = config::load(file, FileChecks::Secrets)?;
+    if settings.payments.is_none() {
+        bail!("no credits are sold: the config has no section payments");
+    }
+    Ok(Payments::new(
+        context.accounts.clone(),
+        context.billing.clone(),
+        Arc::new(ArcSwap::from_pointee(settings)),
+    ))
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(work))
+}

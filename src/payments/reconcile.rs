@@ -1,0 +1,254 @@
+//! Compares the provider's payments with the orders and their entries in the ledger, and names each
+//! difference.
+//!
+//! Must not change an order or an entry: an operator decides about a difference.
+
+use super::error::PaymentError;
+use super::provider::{CheckoutState, ListedPayment, PaymentProvider};
+use super::service::Payments;
+use super::settle::share;
+use accounts::db::payments::{OrderRow, OrderState};
+use config::payments::write_money;
+use ledger::StoreError;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const SECOND_MS: i64 = 1_000;
+const HOUR_MS: i64 = 3_600 * SECOND_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// Age of the newest payments of a comparison: younger ones may still be on their way.
+const SETTLED_MS: i64 = HOUR_MS;
+/// Days that the daily comparison covers, so that a day without an answer is made up for.
+pub(super) const DAILY_DAYS: u32 = 3;
+/// Maximum number of days of a comparison.
+pub const MAX_DAYS: u32 = 366;
+/// Maximum number of payments of a comparison.
+const MAX_PAYMENTS: usize = 100_000;
+/// How long results are kept.
+const RETENTION_MS: i64 = 90 * DAY_MS;
+
+/// The result of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconciliation {
+    pub at_ms: i64,
+    /// The payments that were begun in this span.
+    pub from_ms: i64,
+    pub to_ms: i64,
+    /// Number of the provider's payments whose money has arrived, and of the orders paid here.
+    pub payments: usize,
+    pub orders: usize,
+    pub differences: Vec<Difference>,
+}
+
+/// Something that the provider and the ledger do not agree about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The order, if there is one.
+    pub order: Option<String>,
+    /// The provider's id of the payment, if there is one.
+    pub payment: Option<String>,
+    pub text: String,
+}
+
+impl Payments {
+    /// Compares the payments of the last `days` days, and keeps the result.
+    ///
+    /// # Errors
+    /// Returns an error if the provider cannot be read completely, or if a database fails.
+    pub async fn reconcile(&self, days: u32, now_ms: i64) -> Result<Reconciliation, PaymentError> {
+        let settings = self.settings().ok_or(PaymentError::Off)?;
+        if !(1..=MAX_DAYS).contains(&days) {
+            return Err(PaymentError::Amount(format!(
+                "compare 1 to {MAX_DAYS} days"
+            )));
+        }
+        let provider = self.provider(&settings);
+        let (from_ms, to_ms) = (now_ms - i64::from(days) * DAY_MS, now_ms - SETTLED_MS);
+        let mut listed = Vec::new();
+        loop {
+            let after = listed.last().map(|it: &ListedPayment| it.id.as_str());
+            let (from, to) = (from_ms / SECOND_MS, to_ms / SECOND_MS);
+            let page = provider.payments_between(from, to, after).await?;
+            if page.is_empty() {
+                break;
+            }
+            listed.extend(page);
+            if listed.len() > MAX_PAYMENTS {
+                return Err(PaymentError::Amount(format!(
+                    "there are more than {MAX_PAYMENTS} payments: compare fewer days"
+                )));
+            }
+        }
+        listed.retain(|payment| payment.is_paid);
+        let mut report = Reconciliation {
+            at_ms: now_ms,
+            from_ms,
+            to_ms,
+            payments: listed.len(),
+            orders: 0,
+            differences: Vec::new(),
+        };
+        let unlisted = {
+            let provider = Arc::clone(&provider);
+            self.run(move |payments| {
+                let unlisted = payments.compare_listed(&listed, &*provider, &mut report)?;
+                Ok::<_, StoreError>((report, unlisted))
+            })
+            .await?
+        };
+        let (mut report, unlisted) = unlisted;
+        // A payment can be begun before the span and be confirmed in it.
+        for order in unlisted {
+            let checkout = order.checkout.clone().unwrap_or_default();
+            let found = provider.checkout(&checkout).await?;
+            let payment = found.payment.as_deref().map(|id| provider.reference(id));
+            if found.state == CheckoutState::Paid && payment == order.payment {
+                let payment = ListedPayment {
+                    id: found.payment.unwrap_or_default(),
+                    order: found.order,
+                    amount: found.amount.unwrap_or_default(),
+                    currency: found.currency.unwrap_or_default(),
+                    refunded: found.refunded.unwrap_or_default(),
+                    is_paid: true,
+                };
+                let differences = self
+                    .run(move |payments| payments.compare(&order, &payment))
+                    .await?;
+                report.differences.extend(differences);
+            } else {
+                report.differences.push(Difference {
+                    text: format!(
+                        "{} are in the ledger as paid, and the provider does not have the payment",
+                        write_money(&order.currency, order.amount)
+                    ),
+                    order: Some(order.id),
+                    payment: order.payment,
+                });
+            }
+        }
+        let stored = report.clone();
+        self.run(move |payments| {
+            let text = serde_json::to_string(&stored).unwrap_or_default();
+            let book = payments.accounts.database().payment_book();
+            book.insert_reconciliation(now_ms, &text, now_ms - RETENTION_MS)
+        })
+        .await?;
+        if !report.differences.is_empty() {
+            log::error!(
+                "payments: {} differences between the provider and the ledger: `model-gateway payments reconcile` names them",
+                report.differences.len()
+            );
+        }
+        Ok(report)
+    }
+
+    /// Compares if the last comparison is a day old.
+    pub(super) async fn reconcile_daily(&self, now_ms: i64) -> Result<(), PaymentError> {
+        let last = self
+            .run(move |payments| {
+                let book = payments.accounts.database().payment_book();
+                book.last_reconciliation()
+            })
+            .await?;
+        if last.is_none_or(|(at_ms, _)| now_ms - at_ms >= DAY_MS || at_ms > now_ms) {
+            self.reconcile(DAILY_DAYS, now_ms).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the latest result.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn last_reconciliation(&self) -> Result<Option<Reconciliation>, PaymentError> {
+        let book = self.accounts.database().payment_book();
+        let last = book.last_reconciliation()?;
+        // Another version of the program may have written it otherwise.
+        Ok(last.and_then(|(_, text)| serde_json::from_str(&text).ok()))
+    }
+
+    /// Compares the listed payments. Returns the orders paid in the span that are not among them.
+    fn compare_listed(
+        &self,
+        listed: &[ListedPayment],
+        provider: &dyn PaymentProvider,
+        report: &mut Reconciliation,
+    ) -> Result<Vec<OrderRow>, StoreError> {
+        let rows = self.accounts.database().payments();
+        let mut seen = BTreeSet::new();
+        for payment in listed {
+            let reference = provider.reference(&payment.id);
+            let order = rows
+                .order_by_payment(&reference)?
+                .filter(|order| order.state == OrderState::Paid);
+            match order {
+                Some(order) => report.differences.extend(self.compare(&order, payment)?),
+                None => report.differences.push(Difference {
+                    order: payment.order.clone(),
+                    payment: Some(payment.id.clone()),
+                    text: format!(
+                        "{} were paid, and the ledger has no credits for it",
+                        write_money(&payment.currency, payment.amount)
+                    ),
+                }),
+            }
+            seen.insert(reference);
+        }
+        let book = self.accounts.database().payment_book();
+        let limit = u32::try_from(MAX_PAYMENTS).unwrap_or(u32::MAX);
+        let mut orders = book.orders_paid_between(report.from_ms, report.to_ms, limit)?;
+        report.orders = orders.len();
+        orders.retain(|order| {
+            let payment = order.payment.as_deref().unwrap_or_default();
+            !seen.contains(payment)
+        });
+        Ok(orders)
+    }
+
+    /// Compares a payment with its order and its entries.
+    fn compare(
+        &self,
+        order: &OrderRow,
+        payment: &ListedPayment,
+    ) -> Result<Vec<Difference>, StoreError> {
+        let reference = order.payment.as_deref().unwrap_or_default();
+        let totals = self.billing.ledger().changes().payment_totals(reference)?;
+        let mut texts = Vec::new();
+        let paid = write_money(&payment.currency, payment.amount);
+        let ordered = write_money(&order.currency, order.amount);
+        if paid != ordered {
+            texts.push(format!("{paid} were paid, and {ordered} were ordered"));
+        }
+        let bought = order.credits.plus(order.bonus);
+        if totals.bought != bought {
+            texts.push(format!(
+                "{bought} credits were bought, and the ledger has {}",
+                totals.bought
+            ));
+        }
+        let due = share(order, payment.refunded)
+            .minus(totals.refunded)
+            .min(totals.left());
+        if due.is_positive() {
+            texts.push(format!(
+                "{} were refunded, and {due} credits for it are not taken back",
+                write_money(&order.currency, payment.refunded)
+            ));
+        }
+        if order.refunded > payment.refunded {
+            texts.push(format!(
+                "{} are in the ledger as refunded, and {} were",
+                write_money(&order.currency, order.refunded),
+                write_money(&order.currency, payment.refunded)
+            ));
+        }
+        let differences = texts.into_iter().map(|text| Difference {
+            order: Some(order.id.clone()),
+            payment: Some(payment.id.clone()),
+            text,
+        });
+        Ok(differences.collect())
+    }
+}
