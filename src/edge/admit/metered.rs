@@ -59,10 +59,7 @@ pub async fn prepare(
     let has_key = session.req_header().headers.contains_key("idempotency-key");
     let values_max = settings.limits.body_values;
     let (parsed, body_hash) = slot.run(|| read_body(endpoint, &body, values_max, has_key))?;
-    let model = match &parsed.model {
-        Some(name) => find_model(settings, principal, name)?,
-        None => default_model(settings, principal, endpoint)?,
-    };
+    let model = choose_model(settings, principal, endpoint, &parsed)?;
     // If the request is refused, its account holder sees the model.
     let _ = record.model.set(Arc::clone(model));
     operation.check_kind(model)?;
@@ -158,12 +155,16 @@ fn read_body(
     Ok((request, hash.unwrap_or_default()))
 }
 
-/// Returns the first model of the endpoint's kind that the key may use.
-fn default_model<'s>(
+/// Returns the named model, or the first one of the endpoint's kind that the key may use.
+fn choose_model<'s>(
     settings: &'s Settings,
     principal: &Principal,
     endpoint: &MeteredEndpoint,
+    request: &MeteredRequest,
 ) -> Result<&'s Arc<CatalogModel>, Failure> {
+    if let Some(name) = &request.model {
+        return find_model(settings, principal, name);
+    }
     let mut models = settings.catalog.models_of(endpoint.kind);
     let found = models.find(|model| principal.settings.allows(&model.id));
     found.ok_or_else(|| {
