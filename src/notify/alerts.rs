@@ -3,12 +3,15 @@
 //!
 //! Every few seconds, a task reads the accounts that have rules. It fires a rule by writing
 //! messages to `app.db`, which other tasks send. Requests do not use this module. Next:
-//! `alerts/rules.rs` (the rules), `alerts/engine.rs` (when a rule fires).
+//! `alerts/rules.rs` (the rules), `alerts/engine.rs` (when a rule fires),
+//! `alerts/payments.rs` (notices of payments).
 
 mod engine;
+mod payments;
 mod rules;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{AlertEngine, AlertTickReport, run};
+pub use payments::{NoticeAudience, PaymentNotice};
 pub use rules::{AlertRules, FiredAlert, FiredRule, SpendAlert, save_rules};

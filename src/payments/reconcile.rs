@@ -7,6 +7,7 @@ use super::error::PaymentError;
 use super::provider::{CheckoutState, ListedPayment, PaymentProvider};
 use super::service::Payments;
 use super::settle::share;
+use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
 use accounts::db::payments::{OrderRow, OrderState};
 use config::payments::write_money;
 use ledger::StoreError;
@@ -136,6 +137,21 @@ impl Payments {
         })
         .await?;
         if !report.differences.is_empty() {
+            let count = report.differences.len();
+            let text = format!("The payment provider and the ledger differ in {count} payments.");
+            let (accounts, settings) = (self.accounts.clone(), self.settings.load_full());
+            self.run(move |_| {
+                let notice = PaymentNotice {
+                    rule: FiredRule::PaymentsDiffer,
+                    audience: NoticeAudience::Operators,
+                    period: now_ms.div_euclid(DAY_MS),
+                    text: &text,
+                    order: None,
+                };
+                notice.send(&accounts, &settings, now_ms);
+                Ok::<_, StoreError>(())
+            })
+            .await?;
             log::error!(
                 "payments: {} differences between the provider and the ledger: `model-gateway payments reconcile` names them",
                 report.differences.len()

@@ -10,11 +10,13 @@ use super::provider::{
     Checkout, CheckoutState, Dispute, DisputeOutcome, EventSubject, PaymentProvider, ProviderEvent,
 };
 use super::service::Payments;
+use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
 use accounts::AccountStatus;
 use accounts::db::PaymentRows;
 use accounts::db::audit::AuditEntry;
 use accounts::db::payments::{OrderRow, OrderState};
 use base::failpoint::{self, Point};
+use config::payments::write_money;
 use credits::money::Micro;
 use ledger::{
     BalanceChange, BalanceChangeKind, DISPUTE_RETURNED, EntryReference, PostingResult, StoreError,
@@ -176,6 +178,12 @@ impl Payments {
         };
         // An event can be outdated, so a payment in progress does not return to waiting.
         if order.state.is_waiting() {
+            if state == OrderState::Failed {
+                let amount = write_money(&order.currency, order.amount);
+                let text = format!("The payment of {amount} failed. Nothing was charged.");
+                let audience = NoticeAudience::Account(&order.account);
+                self.notify(FiredRule::PaymentFailed, audience, &order, &text, now_ms);
+            }
             self.rows().set_order_state(&order.id, state, "")?;
         }
         Ok(())
@@ -191,16 +199,17 @@ impl Payments {
     ) -> Result<(), PaymentError> {
         let payment = checkout.payment.as_deref();
         let Some(reference) = payment.map(|payment| provider.reference(payment)) else {
-            return self.refuse(order, "the checkout has no payment");
+            return self.refuse(order, "the checkout has no payment", now_ms);
         };
         // A payment that is refused next is claimed too, so that an event about its refund finds
         // the order.
         let is_claimed = self.rows().claim_payment(&order.id, &reference)?;
         if let Some(difference) = difference(order, checkout) {
-            return self.refuse(order, &difference);
+            return self.refuse(order, &difference, now_ms);
         }
         if !is_claimed {
-            return self.refuse(order, "another order or another payment has this payment");
+            let difference = "another order or another payment has this payment";
+            return self.refuse(order, difference, now_ms);
         }
         let change = |kind, amount| BalanceChange {
             kind,
@@ -216,7 +225,7 @@ impl Payments {
         let posted = match corrections.post_change(&change(kind, order.credits)) {
             // An operator has posted this reference by hand, so only people can tell whether it was
             // this payment.
-            Err(StoreError::ReferenceUsed(message)) => return self.refuse(order, &message),
+            Err(StoreError::ReferenceUsed(message)) => return self.refuse(order, &message, now_ms),
             posted => posted?,
         };
         if order.bonus.is_positive() {
@@ -247,14 +256,40 @@ impl Payments {
     }
 
     /// Refuses to credit a payment that differs from its order.
-    fn refuse(&self, order: &OrderRow, difference: &str) -> Result<(), PaymentError> {
+    fn refuse(&self, order: &OrderRow, difference: &str, now_ms: i64) -> Result<(), PaymentError> {
         log::error!(
             "payments: order {} is paid and not credited: {difference}; look at the payment at the provider",
             order.id
         );
+        if order.state != OrderState::Refused {
+            let text = format!("Order {} is paid and not credited: {difference}.", order.id);
+            let audience = NoticeAudience::Operators;
+            self.notify(FiredRule::PaymentRefused, audience, order, &text, now_ms);
+        }
         self.rows()
             .set_order_state(&order.id, OrderState::Refused, difference)?;
         Ok(())
+    }
+
+    /// Sends a notice about an order. The caller sends it before it stores the change that the
+    /// notice is about: a crash between the two repeats the notice, which the alert's period then
+    /// suppresses.
+    fn notify(
+        &self,
+        rule: FiredRule,
+        audience: NoticeAudience<'_>,
+        order: &OrderRow,
+        text: &str,
+        now_ms: i64,
+    ) {
+        let notice = PaymentNotice {
+            rule,
+            audience,
+            period: order.created_at_ms,
+            text,
+            order: Some(&order.id),
+        };
+        notice.send(&self.accounts, &self.settings.load(), now_ms);
     }
 
     /// Takes back the credits of a refunded amount. The total so far is `refunded`, in minor units.
@@ -330,6 +365,12 @@ impl Payments {
             let totals = self.billing.ledger().changes().payment_totals(payment)?;
             let due = share(order, dispute.amount).min(totals.left());
             if due.is_positive() {
+                if dispute.outcome == DisputeOutcome::Taken {
+                    let amount = write_money(&order.currency, dispute.amount);
+                    let text = format!("The bank has taken {amount} of order {} back.", order.id);
+                    let audience = NoticeAudience::Operators;
+                    self.notify(FiredRule::PaymentDisputed, audience, order, &text, now_ms);
+                }
                 let kind = BalanceChangeKind::Dispute { payment };
                 self.post_clawback(order, kind, &reference, due, now_ms)?;
             }

@@ -174,6 +174,10 @@ impl From<DeliveryLogRow> for DeliveryView {
         let event = match row.event.as_str() {
             "credits.low_balance" => "Low balance".to_owned(),
             "credits.spend_limit" => "Spend".to_owned(),
+            "payment.failed" => "Payment failed".to_owned(),
+            "payment.refused" => "Payment not credited".to_owned(),
+            "payment.disputed" => "Payment disputed".to_owned(),
+            "payment.reconciliation_differs" => "Payments differ".to_owned(),
             "webhook.test" => "Test".to_owned(),
             other => other.to_owned(),
         };

@@ -29,6 +29,8 @@ pub struct Banner {
     pub link: (String, &'static str),
     /// True if the page names the support contact.
     pub names_support: bool,
+    /// True if operator pages show it too.
+    pub is_of_operators: bool,
     /// Name of the alert rule that the reader can dismiss.
     pub dismisses: Option<&'static str>,
 }
@@ -41,6 +43,7 @@ impl Banner {
             text,
             link: (link.0.to_owned(), link.1),
             names_support: false,
+            is_of_operators: false,
             dismisses: None,
         }
     }
@@ -55,8 +58,8 @@ pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Ba
         .into_iter()
         .collect();
     let rules = AlertRules::load(&app.accounts, &account.id)?;
+    banners.extend(alert_banners(app, &account.id, &rules, now_ms)?);
     if !rules.is_empty() {
-        banners.extend(alert_banners(app, &account.id, &rules, now_ms)?);
         banners.extend(webhook_banner(app, &account.id)?);
     }
     Ok(banners)
@@ -188,11 +191,19 @@ fn alert_banners(
                         rule.period.name()
                     )
                 }),
+            notice => Some(format!("Alert: {}.", notice.subject())),
         };
         if let Some(text) = text {
+            let page = fired.rule.page();
+            let link = if page == "/dashboard/alerts" {
+                "Your alerts"
+            } else {
+                "Payments"
+            };
             banners.push(Banner {
                 dismisses: Some(fired.rule.as_str()),
-                ..Banner::new("alert", text, ("/dashboard/alerts", "Your alerts"))
+                is_of_operators: fired.rule.is_of_operators(),
+                ..Banner::new("alert", text, (page, link))
             });
         }
     }

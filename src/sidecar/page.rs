@@ -109,11 +109,9 @@ impl Frame {
         };
         let path = PageContext::current().path;
         let menu = Menu::signed_in(may_view(&user.account), user.shop, &path);
-        // Operator pages omit banners, which concern the operator's own credits.
-        let banners = match menu.is_of_operators() {
-            true => Vec::new(),
-            false => user.banners.clone(),
-        };
+        // Operator pages omit banners that concern the operator's own credits.
+        let mut banners = user.banners.clone();
+        banners.retain(|banner| banner.is_of_operators || !menu.is_of_operators());
         Self {
             menu,
             viewer: Some(viewer),

@@ -90,13 +90,13 @@ struct RememberedSpend {
 
 /// The destinations of an account's alerts, apart from the pages.
 #[derive(Debug, Clone, Copy)]
-struct Destinations {
+pub(super) struct Destinations {
     mail: bool,
     webhook: bool,
 }
 
 impl Destinations {
-    fn new(settings: &Settings, rules: &AlertRules, account: &AlertAccountRow) -> Self {
+    pub(super) fn new(settings: &Settings, rules: &AlertRules, account: &AlertAccountRow) -> Self {
         Self {
             mail: rules.mail && account.is_verified && settings.mail.is_some(),
             webhook: settings.notifications.webhooks && account.has_webhook,
@@ -283,39 +283,62 @@ impl AlertEngine {
         Ok(spent)
     }
 
-    /// Fires a rule in its period, and stores the messages. Returns false if another process has
-    /// fired it already.
     fn fire(
         &self,
         account: &str,
-        (rule, period_ms): (&str, i64),
+        rule: (&str, i64),
         destinations: Destinations,
-        event: WebhookEvent,
-        (kind, detail): (MailKind, &Value),
+        event: WebhookEvent<'_>,
+        mail: (MailKind, &Value),
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        let mail = match destinations.mail {
-            true => Some(mail::new_row(account, kind, detail, now_ms)?),
-            false => None,
-        };
-        let (id, body) = (
-            new_id("msg_", now_ms)?,
-            event.body(account, &self.settings.load().base_url, now_ms),
-        );
-        let delivery = NewDelivery {
-            id: &id,
+        let settings = self.settings.load();
+        fire(
+            &self.db,
+            &settings,
             account,
-            event: event.name(),
-            body: &body,
-            created_at_ms: now_ms,
-        };
-        let notices = AlertNotices {
-            mail: mail.as_ref().map(|mail| (mail, mail::QUEUE_LIMITS)),
-            delivery: destinations.webhook.then_some((&delivery, MAX_PENDING)),
-        };
-        let period = (period_ms, now_ms);
-        self.db.alerts().fire_alert(account, rule, period, notices)
+            rule,
+            destinations,
+            event,
+            mail,
+            now_ms,
+        )
     }
+}
+
+/// Fires a rule in its period, with what it sends. Returns false if another process was faster.
+#[allow(clippy::too_many_arguments, reason = "each is a part of one message")]
+pub(super) fn fire(
+    db: &AppDb,
+    settings: &Settings,
+    account: &str,
+    (rule, period_ms): (&str, i64),
+    destinations: Destinations,
+    event: WebhookEvent<'_>,
+    (kind, detail): (MailKind, &Value),
+    now_ms: i64,
+) -> Result<bool, StoreError> {
+    let mail = match destinations.mail {
+        true => Some(mail::new_row(account, kind, detail, now_ms)?),
+        false => None,
+    };
+    let (id, body) = (
+        new_id("msg_", now_ms)?,
+        event.body(account, &settings.base_url, now_ms),
+    );
+    let delivery = NewDelivery {
+        id: &id,
+        account,
+        event: event.name(),
+        body: &body,
+        created_at_ms: now_ms,
+    };
+    let notices = AlertNotices {
+        mail: mail.as_ref().map(|mail| (mail, mail::QUEUE_LIMITS)),
+        delivery: destinations.webhook.then_some((&delivery, MAX_PENDING)),
+    };
+    let period = (period_ms, now_ms);
+    db.alerts().fire_alert(account, rule, period, notices)
 }
 
 /// Returns whether a balance is at least a tenth above the amount, so that a balance that

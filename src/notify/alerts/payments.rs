@@ -1,7 +1,7 @@
-//! What account holders and operators must know of payments: a notice is a banner, a mail and a
-//! webhook's message, without a rule that anybody sets.
+//! Notices about payments. A notice is an alert without a rule that the account holder sets: a
+//! banner, a mail and a message to the webhook.
 //!
-//! Must not decide what happens to a payment.
+//! This file must not decide what happens to a payment.
 
 use super::engine::{Destinations, fire};
 use super::rules::{AlertRules, FiredRule};
@@ -12,7 +12,7 @@ use config::Settings;
 use ledger::StoreError;
 use serde_json::{Value, json};
 
-/// Who gets a notice.
+/// The accounts that get a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeAudience<'a> {
     Account(&'a str),
@@ -20,21 +20,21 @@ pub enum NoticeAudience<'a> {
     Operators,
 }
 
-/// Something about payments that has happened.
+/// A payment that failed, was refused or disputed, or a difference that a reconciliation found.
 #[derive(Debug, Clone, Copy)]
 pub struct PaymentNotice<'a> {
     pub rule: FiredRule,
     pub audience: NoticeAudience<'a>,
-    /// A notice with the same number as the last one of its rule is not sent again.
+    /// Number of the event: a notice with the number of its rule's last one is not sent again.
     pub period: i64,
-    /// What happened, as a sentence.
+    /// Sentence that says what happened.
     pub text: &'a str,
-    /// The order, if it is about one.
+    /// Id of the order. `None` for a reconciliation.
     pub order: Option<&'a str>,
 }
 
 impl PaymentNotice<'_> {
-    /// Shows and sends the notice. Nothing of a payment depends on it: what fails is logged.
+    /// Shows and sends the notice. A failure is logged, because no payment depends on the notice.
     pub fn send(&self, accounts: &Accounts, settings: &Settings, now_ms: i64) {
         if let Err(error) = self.try_send(accounts, settings, now_ms) {
             log::error!("alerts: cannot send a notice, \"{}\": {error}", self.text);

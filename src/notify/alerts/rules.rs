@@ -89,16 +89,75 @@ pub struct FiredAlert {
 pub enum FiredRule {
     LowBalance,
     Spend,
+    /// The account holder ordered credits, and the payment failed.
+    PaymentFailed,
+    /// A payment differs from its order and was not credited.
+    PaymentRefused,
+    /// The bank of an account holder has taken a payment back.
+    PaymentDisputed,
+    /// The payment provider and the ledger do not agree.
+    PaymentsDiffer,
 }
 
 impl FiredRule {
-    pub const ALL: [Self; 2] = [Self::LowBalance, Self::Spend];
+    pub const ALL: [Self; 6] = [
+        Self::LowBalance,
+        Self::Spend,
+        Self::PaymentFailed,
+        Self::PaymentRefused,
+        Self::PaymentDisputed,
+        Self::PaymentsDiffer,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::LowBalance => LOW_BALANCE_RULE,
             Self::Spend => SPEND_RULE,
+            Self::PaymentFailed => "payment_failed",
+            Self::PaymentRefused => "payment_refused",
+            Self::PaymentDisputed => "payment_disputed",
+            Self::PaymentsDiffer => "payments_differ",
         }
+    }
+
+    /// Returns the `type` of the webhook's message about the rule.
+    pub fn event(self) -> &'static str {
+        match self {
+            Self::LowBalance => "credits.low_balance",
+            Self::Spend => "credits.spend_limit",
+            Self::PaymentFailed => "payment.failed",
+            Self::PaymentRefused => "payment.refused",
+            Self::PaymentDisputed => "payment.disputed",
+            Self::PaymentsDiffer => "payment.reconciliation_differs",
+        }
+    }
+
+    /// Returns the subject of the mail, which is also the text of the banner.
+    pub fn subject(self) -> &'static str {
+        match self {
+            Self::LowBalance => "Your balance is low",
+            Self::Spend => "You have spent more than you planned",
+            Self::PaymentFailed => "A payment of yours failed: no credits were added",
+            Self::PaymentRefused => "A payment differs from its order and was not credited",
+            Self::PaymentDisputed => "A payment was disputed: its credits were taken back",
+            Self::PaymentsDiffer => "The payment provider and the ledger differ",
+        }
+    }
+
+    /// Returns the page that the mail and the banner link to.
+    pub fn page(self) -> &'static str {
+        match self {
+            Self::LowBalance | Self::Spend => "/dashboard/alerts",
+            Self::PaymentFailed => "/dashboard/credits",
+            Self::PaymentRefused | Self::PaymentDisputed | Self::PaymentsDiffer => {
+                "/dashboard/operator/payments"
+            }
+        }
+    }
+
+    /// Returns true if the rule concerns operators.
+    pub fn is_of_operators(self) -> bool {
+        self.page().starts_with("/dashboard/operator")
     }
 
     pub fn parse(text: &str) -> Option<Self> {

@@ -26,6 +26,8 @@ pub enum MailKind {
     /// The spend of a period is above a threshold. The values are `spent`, `threshold` and
     /// `period`.
     Spend,
+    /// A notice about a payment. The values are `subject`, `text` and `page`.
+    Payment,
     /// The gateway no longer calls a webhook. The values are `url` and `because`.
     WebhookDisabled,
     /// An operator tests whether mail works.
@@ -33,12 +35,13 @@ pub enum MailKind {
 }
 
 impl MailKind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Reset,
         Self::Setup,
         Self::Verify,
         Self::LowBalance,
         Self::Spend,
+        Self::Payment,
         Self::WebhookDisabled,
         Self::Test,
     ];
@@ -50,6 +53,7 @@ impl MailKind {
             Self::Verify => "verify",
             Self::LowBalance => "low_balance",
             Self::Spend => "spend",
+            Self::Payment => "payment",
             Self::WebhookDisabled => "webhook_disabled",
             Self::Test => "test",
         }
@@ -65,7 +69,9 @@ impl MailKind {
             Self::Reset => Some(LinkPurpose::Reset),
             Self::Setup => Some(LinkPurpose::Setup),
             Self::Verify => Some(LinkPurpose::Verify),
-            Self::LowBalance | Self::Spend | Self::WebhookDisabled | Self::Test => None,
+            Self::LowBalance | Self::Spend | Self::Payment | Self::WebhookDisabled | Self::Test => {
+                None
+            }
         }
     }
 

@@ -416,7 +416,8 @@ async fn the_task_sends_what_waits_from_before_and_ends_with_the_process() {
 fn every_kind_has_a_text_and_no_value_adds_a_line() {
     let detail = json!({
         "balance": "9.5\r\nBcc: x@example.com", "threshold": "10", "spent": "51", "period": "day",
-        "url": "https://hooks.example", "because": "y".repeat(9_000),
+        "url": "https://hooks.example", "because": "y".repeat(9_000), "subject": "A payment failed",
+        "text": "Nothing was charged.\r\nBcc: x@example.com", "page": "https://gw.example/dashboard",
     });
     for kind in MailKind::ALL {
         assert_eq!(MailKind::from_name(kind.name()), Some(kind));

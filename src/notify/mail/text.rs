@@ -29,6 +29,7 @@ impl MailText {
         let detail: Value = serde_json::from_str(detail).unwrap_or_default();
         let value = |name: &str| printable(detail[name].as_str().unwrap_or("?"));
         let link = link.unwrap_or(base_url);
+        let own_subject = value("subject");
         let (subject, text) = match kind {
             MailKind::Reset => (
                 "Set a new password",
@@ -73,6 +74,14 @@ impl MailText {
                     value("spent"),
                     value("period"),
                     value("threshold")
+                ),
+            ),
+            MailKind::Payment => (
+                own_subject.as_str(),
+                format!(
+                    "At {base_url}: {}\n\nTo see the payments, open {}\n",
+                    value("text"),
+                    value("page")
                 ),
             ),
             MailKind::WebhookDisabled => (

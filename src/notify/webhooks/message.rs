@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// An event that an account's webhook receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WebhookEvent {
+pub enum WebhookEvent<'a> {
     LowBalance {
         balance: Micro,
         threshold: Micro,
@@ -20,6 +20,11 @@ pub enum WebhookEvent {
         spent: Micro,
         threshold: Micro,
         period: Period,
+    },
+    /// A notice of a payment: its `type`, and its members of `data`.
+    Payment {
+        name: &'static str,
+        data: &'a Value,
     },
     Test,
 }
@@ -33,11 +38,12 @@ struct WebhookBody {
     data: Value,
 }
 
-impl WebhookEvent {
+impl WebhookEvent<'_> {
     pub fn name(&self) -> &'static str {
         match self {
             Self::LowBalance { .. } => "credits.low_balance",
             Self::SpendLimit { .. } => "credits.spend_limit",
+            Self::Payment { name, .. } => name,
             Self::Test => "webhook.test",
         }
     }
@@ -61,6 +67,11 @@ impl WebhookEvent {
                 data["spent"] = json!(spent);
                 data["threshold"] = json!(threshold);
                 data["period"] = json!(period);
+            }
+            Self::Payment { data: members, .. } => {
+                for (name, value) in members.as_object().into_iter().flatten() {
+                    data[name] = value.clone();
+                }
             }
             Self::Test => {}
         }

@@ -163,3 +163,44 @@ async fn a_comparison_names_what_differs() {
     world.misbehave(Misbehaviour::Away);
     assert!(world.payments.reconcile(3, now_ms()).await.is_err());
 }
+
+#[tokio::test]
+async fn what_goes_wrong_is_an_alert_of_who_must_know() {
+    let world = world();
+    let new = NewAccount {
+        email: "root@example.com",
+        password: None,
+        role: Role::Admin,
+        trial: None,
+    };
+    let root = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
+        .unwrap()
+        .id;
+    let fired = |account: &str| -> Vec<String> {
+        let rows = world.accounts.database().alerts();
+        let fired = rows.fired_alerts(account).unwrap();
+        fired.into_iter().map(|row| row.rule).collect()
+    };
+    let order = world.order(1_000).await;
+    let failed = Checkout {
+        state: CheckoutState::Failed,
+        ..world.pay(&order)
+    };
+    world.handle(EventSubject::Checkout(failed)).unwrap();
+    assert_eq!(fired(&world.account), ["payment_failed"]);
+    let order = world.buy(1_000).await;
+    world.dispute(&order, DisputeOutcome::Inquiry).unwrap();
+    assert_eq!(fired(&root), Vec::<String>::new());
+    world.dispute(&order, DisputeOutcome::Taken).unwrap();
+    let order = world.order(1_000).await;
+    let other = Checkout {
+        amount: Some(999),
+        ..world.pay(&order)
+    };
+    world.handle(EventSubject::Checkout(other)).unwrap();
+    assert_eq!(fired(&root), ["payment_disputed", "payment_refused"]);
+    assert!(!world.differences().await.is_empty());
+    let all = ["payment_disputed", "payment_refused", "payments_differ"];
+    assert_eq!(fired(&root), all);
+    assert_eq!(fired(&world.account), ["payment_failed"]);
+}

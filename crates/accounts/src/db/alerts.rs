@@ -83,19 +83,35 @@ impl AlertRows<'_> {
     ) -> Result<Vec<AlertAccountRow>, StoreError> {
         self.0.read("list accounts with alerts", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, verified_at_ms IS NOT NULL, alerts,
-                            EXISTS(SELECT 1 FROM webhook WHERE account = id AND disabled_at_ms IS NULL)
-                     FROM account WHERE alerts <> '' AND status = 'active' AND id > ?1 ORDER BY id LIMIT ?2",
-                )?
-                .query_map(params![after, limit], |row| {
-                    Ok(AlertAccountRow {
-                        id: first_column(row)?,
-                        is_verified: row.get(1)?,
-                        alerts: row.get(2)?,
-                        has_webhook: row.get(3)?,
-                    })
-                })?
+                .prepare_cached(&format!(
+                    "{ALERT_ACCOUNTS} WHERE alerts <> '' AND status = 'active' AND id > ?1 ORDER BY id LIMIT ?2"
+                ))?
+                .query_map(params![after, limit], alert_account_row)?
+                .collect()
+        })
+    }
+
+    /// Returns an account that notices can go to; `None` if it is not active.
+    pub fn alert_account(&self, id: &str) -> Result<Option<AlertAccountRow>, StoreError> {
+        Ok(self.alert_accounts("id = ?1", id)?.pop())
+    }
+
+    /// Returns the administrators that notices can go to.
+    pub fn alert_operators(&self) -> Result<Vec<AlertAccountRow>, StoreError> {
+        self.alert_accounts("admin = CAST(?1 AS INTEGER)", "1")
+    }
+
+    fn alert_accounts(
+        &self,
+        condition: &'static str,
+        value: &str,
+    ) -> Result<Vec<AlertAccountRow>, StoreError> {
+        self.0.read("find accounts for a notice", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "{ALERT_ACCOUNTS} WHERE {condition} AND status = 'active' AND deleted_at_ms IS NULL"
+                ))?
+                .query_map([value], alert_account_row)?
                 .collect()
         })
     }
@@ -227,6 +243,19 @@ impl AlertRows<'_> {
             Ok(transaction.execute(sql, params![account, rule])? > 0)
         })
     }
+}
+
+/// Query whose rows [`alert_account_row`] reads; it needs a condition.
+const ALERT_ACCOUNTS: &str = "SELECT id, verified_at_ms IS NOT NULL, alerts,
+    EXISTS(SELECT 1 FROM webhook WHERE account = id AND disabled_at_ms IS NULL) FROM account";
+
+fn alert_account_row(row: &Row<'_>) -> rusqlite::Result<AlertAccountRow> {
+    Ok(AlertAccountRow {
+        id: first_column(row)?,
+        is_verified: row.get(1)?,
+        alerts: row.get(2)?,
+        has_webhook: row.get(3)?,
+    })
 }
 
 /// Columns that [`fired_row`] reads.
