@@ -103,11 +103,8 @@ pub async fn prepare(
         })?;
     let vendor_call = vendor_call(gateway, endpoint, model);
     let model = Arc::clone(model);
-    let (account, summary) = (Arc::clone(&principal.account_id), RequestSummary::default());
-    // Such a request belongs to no conversation: the settlement remembers no turn.
-    let conversation = summary.conversation_key(&account, |_| None, b"");
-    let content = ContentSize::default();
-    let turn = MeteredTurn::new(&gateway.turns, &account, conversation, content, &model);
+    let summary = RequestSummary::default();
+    let turn = unremembered_turn(gateway, &principal.account_id, &summary, &model);
     let sent_bytes = sent.len();
     let shutdown = Arc::clone(&gateway.shutdown);
     let deadlines = deadlines(settings, record.arrived, false, shutdown);
@@ -141,6 +138,18 @@ pub async fn prepare(
         cpu,
         metered: Some(terms),
     })))
+}
+
+/// Returns the turn of a request without a conversation, which the settlement does not remember.
+fn unremembered_turn(
+    gateway: &Gateway,
+    account: &Arc<str>,
+    summary: &RequestSummary,
+    model: &Arc<CatalogModel>,
+) -> MeteredTurn {
+    let conversation = summary.conversation_key(account, |_| None, b"");
+    let content = ContentSize::default();
+    MeteredTurn::new(&gateway.turns, account, conversation, content, model)
 }
 
 /// Reads a body, and hashes it if the request has an idempotency key.

@@ -103,16 +103,17 @@ pub async fn revoke(
     if !form.is_confirmed() {
         return revoke_page(&app, &form.user, &id);
     }
-    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
+    let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let revoke = move || {
         let is_revoked = accounts
             .api_keys()
-            .revoke_key(Some(&account), &id, now_ms())?;
-        wait_until_published(&accounts, &id);
+            .revoke_key(Some(&account), &key, now_ms())?;
+        wait_until_published(&accounts, &key);
         Ok::<_, StoreError>(is_revoked)
     };
     if run_blocking(revoke).await?? {
-        Ok(Redirect::to("/dashboard/keys").into_response())
+        // The list of keys omits revoked ones; a search for this key shows what became of it.
+        Ok(Redirect::to(&format!("/dashboard/keys?key_q={id}#keys")).into_response())
     } else {
         Err(PageError::NotFound)
     }
