@@ -7,7 +7,7 @@
 //! entries; `payments` does both.
 
 use super::blocking::run_blocking;
-use super::display::{Credits, Timestamp};
+use super::display::{BalanceAmount, Timestamp};
 use super::error::PageError;
 use super::form::{self, FormStop};
 use super::page::{Frame, html};
@@ -65,7 +65,7 @@ struct CreditsPage {
     frame: Frame,
     csrf: String,
     fault: Option<String>,
-    balance: Credits,
+    balance: BalanceAmount,
     has_trial: bool,
     /// What is sold, if anything is.
     sale: Option<SaleView>,
@@ -73,7 +73,7 @@ struct CreditsPage {
     takes_codes: bool,
     code_fault: Option<String>,
     /// Credits of the code that was just redeemed.
-    redeemed: Option<Credits>,
+    redeemed: Option<BalanceAmount>,
     /// The order that the page is about, after the holder ordered or paid.
     notice: Option<OrderNotice>,
 }
@@ -92,8 +92,8 @@ struct SaleView {
 struct PresetView {
     amount: String,
     shown: String,
-    credits: Credits,
-    bonus: Option<Credits>,
+    credits: BalanceAmount,
+    bonus: Option<BalanceAmount>,
 }
 
 /// One step of the bonus scale.
@@ -111,8 +111,8 @@ pub(super) struct PaymentView {
     pub(super) net: String,
     pub(super) tax: Option<String>,
     pub(super) refunded: Option<String>,
-    pub(super) credits: Credits,
-    pub(super) bonus: Option<Credits>,
+    pub(super) credits: BalanceAmount,
+    pub(super) bonus: Option<BalanceAmount>,
     pub(super) status: &'static str,
     is_paid: bool,
     /// Address at which the payment can still be made, if it is open.
@@ -156,7 +156,7 @@ struct CreditsQuery {
 impl PaymentView {
     pub(super) fn new(order: &OrderRow) -> Self {
         let write = |minor: i64| write_money(&order.currency, minor);
-        let optional = |credits: Micro| credits.is_positive().then_some(Credits(credits));
+        let optional = |credits: Micro| credits.is_positive().then_some(BalanceAmount(credits));
         Self {
             id: order.id.clone(),
             created: Timestamp(order.created_at_ms),
@@ -165,7 +165,7 @@ impl PaymentView {
             net: write(order.amount - order.tax.unwrap_or_default()),
             tax: order.tax.filter(|tax| *tax > 0).map(write),
             refunded: (order.refunded > 0).then(|| write(order.refunded)),
-            credits: Credits(order.credits),
+            credits: BalanceAmount(order.credits),
             bonus: optional(order.bonus),
             status: status_label(order),
             is_paid: order.state == OrderState::Paid,
@@ -287,7 +287,7 @@ fn redeemed_credits(
     app: &SidecarState,
     user: &CurrentUser,
     code: &str,
-) -> Result<Option<Credits>, PageError> {
+) -> Result<Option<BalanceAmount>, PageError> {
     if code.is_empty() {
         return Ok(None);
     }
@@ -299,7 +299,7 @@ fn redeemed_credits(
     let found = app.billing.ledger().rows().entry(entry)?;
     Ok(found
         .filter(|entry| entry.account == user.account.id)
-        .map(|entry| Credits(entry.change())))
+        .map(|entry| BalanceAmount(entry.change())))
 }
 
 fn credits_page(
@@ -314,7 +314,7 @@ fn credits_page(
         frame: Frame::new("Credits", user),
         csrf: user.csrf.clone(),
         fault: None,
-        balance: Credits(balance.available),
+        balance: BalanceAmount(balance.available),
         has_trial: balance
             .trial
             .is_some_and(|trial| trial.active && trial.credits_left.is_positive()),
@@ -342,10 +342,10 @@ impl SaleView {
                 .map(|minor| PresetView {
                     amount: currency.write_number(*minor),
                     shown: currency.write(*minor),
-                    credits: Credits(settings.credits_for(*minor)),
+                    credits: BalanceAmount(settings.credits_for(*minor)),
                     bonus: Some(settings.bonus_for(*minor))
                         .filter(|bonus| bonus.is_positive())
-                        .map(Credits),
+                        .map(BalanceAmount),
                 })
                 .collect(),
             bonus: settings

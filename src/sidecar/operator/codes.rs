@@ -7,7 +7,7 @@ use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
-use super::super::display::{Credits, Timestamp};
+use super::super::display::{BalanceAmount, Timestamp};
 use super::super::error::PageError;
 use super::super::form::{self, FormStop};
 use super::super::page::{Frame, html};
