@@ -12,6 +12,9 @@ const MAX_TEMPLATE_TOKENS: u64 = 32;
 /// Tokens that a vendor can add to each pair of a query and a document.
 const MAX_PAIR_TOKENS: u64 = 128;
 
+/// Tokens of the smallest image. Source: OpenAI's guide to images, detail `low`, read 2026-11.
+const MIN_IMAGE_TOKENS: u64 = 85;
+
 const PIECE_TOKENS: u64 = 500;
 const PIECES_PER_SEARCH_UNIT: u64 = 100;
 
@@ -32,15 +35,20 @@ impl MeteredContent {
         self.sizes.iter().copied().fold(0, u64::saturating_add)
     }
 
+    /// Returns the number of inputs, at least 1: a vendor may count the marks of an empty list.
     fn count(&self) -> u64 {
-        u64::try_from(self.sizes.len()).unwrap_or(u64::MAX)
+        u64::try_from(self.sizes.len()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Returns the estimated input tokens: ids as they are, and one per 3.5 bytes of text.
+    /// Returns the estimated input tokens: ids as they are, one per 3.5 bytes of text, and the
+    /// fewest that an image takes.
     pub fn estimated_tokens(&self) -> u64 {
         let queries = self.query.saturating_mul(self.count());
         let text = self.size().saturating_sub(self.token_ids);
-        text_tokens(text.saturating_add(queries)).saturating_add(self.token_ids)
+        let images = self.images.saturating_mul(MIN_IMAGE_TOKENS);
+        text_tokens(text.saturating_add(queries))
+            .saturating_add(self.token_ids)
+            .saturating_add(images)
     }
 
     /// Returns the most search units: one for each 100 pieces of 500 tokens, the query included.
@@ -51,7 +59,7 @@ impl MeteredContent {
             size.div_ceil(PIECE_TOKENS).max(1)
         });
         let pieces = pieces.fold(0, u64::saturating_add);
-        pieces.div_ceil(PIECES_PER_SEARCH_UNIT)
+        pieces.div_ceil(PIECES_PER_SEARCH_UNIT).max(1)
     }
 }
 

@@ -173,9 +173,13 @@ impl Reader<'_> {
             JsonKind::Object => {
                 let start = scan.position();
                 scan.object(|scan, key| {
-                    match key.name().contains("image") || key.name().contains("url") {
-                        true => Err(refuse(name, "Documents with images are not supported.")),
-                        false => ParseResult::Ok(scan.skip()?),
+                    let member = key.name().to_ascii_lowercase();
+                    let is_media = MEDIA.iter().any(|media| member.contains(media));
+                    match scan.kind()? {
+                        _ if is_media => Err(refuse(name, MEDIA_REFUSED)),
+                        // A list or an object can hold an image in forms of a vendor's own.
+                        JsonKind::Array | JsonKind::Object => Err(refuse(name, MEDIA_REFUSED)),
+                        _ => ParseResult::Ok(scan.skip()?),
                     }
                 })?;
                 // Names and marks count too, because a vendor may write them between the texts.
@@ -186,28 +190,46 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one part of a moderation: `{"type":"text","text":…}`, or an image as a data URL.
+    /// Reads one part of a moderation: `{"type":"text","text":…}`, or an image as a data URL. Any
+    /// other form is refused, because the gateway cannot tell what a vendor counts for it.
     fn part(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        let mut is_read = false;
         scan.object(|scan, key| match &*key.name() {
-            "text" => match scan.string_or_skip()? {
+            "type" => Ok(scan.skip()?),
+            "text" if !std::mem::replace(&mut is_read, true) => match scan.string_or_skip()? {
                 Some(text) => self.push(text.decoded_bytes()),
-                None => Err(wrong_type(name, "parts with a text or an image")),
+                None => Err(wrong_type(name, PARTS)),
             },
-            "image_url" => {
-                self.content.images = self.content.images.saturating_add(1);
-                scan.object_or_skip(|scan, key| {
-                    if key.name() != "url" {
-                        return ParseResult::Ok(scan.skip()?);
-                    }
-                    let url = scan.string_or_skip()?;
-                    match url.is_some_and(|url| url.name().starts_with("data:")) {
-                        true => Ok(()),
-                        false => Err(refuse(name, "Send images as data URLs.")),
-                    }
-                })
+            "image_url" if !std::mem::replace(&mut is_read, true) => self.image(scan, name),
+            _ => Err(wrong_type(name, PARTS)),
+        })?;
+        match is_read {
+            true => Ok(()),
+            false => Err(wrong_type(name, PARTS)),
+        }
+    }
+
+    fn image(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
+        if scan.kind()? != JsonKind::Object {
+            return Err(wrong_type(name, PARTS));
+        }
+        self.content.images = self.content.images.saturating_add(1);
+        let mut has_data = false;
+        scan.object(|scan, key| {
+            if key.name() != "url" {
+                return Err(wrong_type(name, PARTS));
             }
-            _ => Ok(scan.skip()?),
-        })
+            let url = scan.string_or_skip()?;
+            has_data = url.is_some_and(|url| url.name().starts_with("data:"));
+            match has_data {
+                true => Ok(()),
+                false => Err(refuse(name, "Send images as data URLs.")),
+            }
+        })?;
+        match has_data {
+            true => Ok(()),
+            false => Err(wrong_type(name, PARTS)),
+        }
     }
 
     fn inputs(&mut self, scan: &mut JsonScanner<'_>, name: &str, takes_parts: bool) -> ParseResult {
@@ -291,6 +313,14 @@ impl Reader<'_> {
 }
 
 const INPUTS: &str = "a string, an array of strings, or arrays of token ids";
+
+/// Parts of the names of members whose value a vendor may fetch or count as more than text.
+const MEDIA: [&str; 7] = ["image", "url", "uri", "pdf", "file", "audio", "video"];
+
+const MEDIA_REFUSED: &str =
+    "Documents with images or other media are not supported: send objects with texts.";
+
+const PARTS: &str = "a string, or parts of the type `text` or `image_url`";
 
 const DOCUMENTS: &str = "an array of strings, or of objects with texts";
 

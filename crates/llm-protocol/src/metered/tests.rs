@@ -53,7 +53,7 @@ fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
     assert_eq!(bound(json!(["ab", "c"])), 3 + 64);
     assert_eq!(bound(json!([1, 2, 3])), 3 + 32);
     assert_eq!(bound(json!([[1, 2], [3], []])), 3 + 64);
-    assert_eq!(bound(json!([])), 0);
+    assert_eq!(bound(json!([])), 32);
     assert_eq!(bound(json!("x".repeat(9_000))), CONTEXT);
 }
 
@@ -69,7 +69,7 @@ fn a_rerank_request_is_bounded_by_its_pairs_and_a_moderation_by_its_texts_and_im
         let unit = BilledUnit::Counted(CountedUnit::SearchUnit);
         MeteredTerms::new(endpoint("/v2/rerank"), unit, &request.content, CONTEXT).bound
     };
-    assert_eq!(units(&body("q", json!([]))), 0);
+    assert_eq!(units(&body("q", json!([]))), 1);
     assert_eq!(units(&body("q", json!(vec!["x"; 100]))), 1);
     assert_eq!(units(&body("q", json!(vec!["x"; 101]))), 2);
     assert_eq!(units(&body("q", json!(vec!["x".repeat(499); 100]))), 1);
@@ -77,6 +77,36 @@ fn a_rerank_request_is_bounded_by_its_pairs_and_a_moderation_by_its_texts_and_im
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
     let parts = json!({"input": [{"type": "text", "text": "abc"}, image]});
     assert_eq!(tokens("/v1/moderations", &parts).bound, 3 + 32 + CONTEXT);
+}
+
+#[test]
+fn content_that_the_gateway_cannot_measure_is_refused() {
+    let moderation = |input: Value| read("/v1/moderations", &json!({"input": input}));
+    for part in [
+        json!({"role": "user", "content": "x"}),
+        json!({"type": "file", "file_id": "f"}),
+        json!({"type": "text", "text": "x", "content": "y"}),
+        json!({"type": "input_image", "image_url": "http://x"}),
+        json!({"type": "image_url", "image_url": "http://x"}),
+        json!({"type": "image_url", "image_url": {"uri": "http://x"}}),
+        json!({"type": "image_url", "image_url": [{"url": "http://x"}]}),
+        json!({"type": "image_url", "image_url": {"url": "http://x"}}),
+        json!({"type": "image_url", "image_url": {}}),
+        json!({"type": "text"}),
+    ] {
+        assert!(moderation(json!([part])).is_err(), "{part}");
+    }
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
+    let request = moderation(json!([image])).unwrap();
+    assert_eq!(request.content.estimated_tokens(), 85);
+    for document in [
+        json!({"Image": "http://x"}),
+        json!({"pdf": "http://x"}),
+        json!({"content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}),
+    ] {
+        let body = json!({"model": "m", "query": "q", "documents": [document]});
+        assert!(read("/v2/rerank", &body).is_err(), "{document}");
+    }
 }
 
 #[test]
