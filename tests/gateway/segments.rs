@@ -84,7 +84,12 @@ fn a_seal_beside_a_serving_gateway_changes_no_export_receipt_refund_or_audit() {
     let world = World::new();
     let account = world.funded(FUNDS);
     let ids = settle(&world, &account, 20);
-    let receipts: Vec<_> = ids.iter().map(|id| receipt(&world, &account, id)).collect();
+    // The vendor's id of an answer is stored beside the ledger, a moment later.
+    let receipts = wait_for("the ids of the answers", SOON, || {
+        let receipts: Vec<_> = ids.iter().map(|id| receipt(&world, &account, id)).collect();
+        let are_whole = receipts.iter().all(|(_, it)| it["answer_id"].is_string());
+        are_whole.then_some(receipts)
+    });
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
