@@ -395,8 +395,8 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
                 answer.has("CANARY-prompt")
             };
             assert!(answer.status == 200 && is_told, "{}", answer.text());
-            // A vendor that fails and does not quote the request, an unknown key, and a body that is
-            // not JSON.
+            // A vendor that fails and does not quote the request, an unknown key, and a body that
+            // is not JSON.
             world.ask(&surface.whole(&key, "status=500"));
             world.ask(&surface.whole("gw-sk-CANARY-of-nobody", "text=CANARY-prompt"));
             world.ask(&Request::post(surface.path(), b"{CANARY-prompt".to_vec()).bearer(&key));
