@@ -23,7 +23,7 @@ pub use db::{RefusedCount, RefusedCursor, RefusedFilter};
 use ledger::StoreError;
 pub use note::{MAX_NOTES, MAX_WORDS_CHARS, NoteKind, RequestNote, VendorFault};
 pub use request::{KEPT_DAYS, MAX_LISTED, RefusedRequest};
-use request::{WaitingRefusals, lock};
+use request::{WaitingOfAccount, WaitingRefusals, lock};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,6 +40,8 @@ pub struct RefusedRequests(Arc<Shared>);
 struct Shared {
     home: RefusalsHome,
     waiting: Mutex<WaitingRefusals>,
+    /// What is being written, so that it is found until the file has it. Taken after `waiting`.
+    in_write: Mutex<Arc<WaitingRefusals>>,
 }
 
 enum RefusalsHome {
@@ -69,6 +71,7 @@ impl RefusedRequests {
         Self(Arc::new(Shared {
             home,
             waiting: Mutex::default(),
+            in_write: Mutex::default(),
         }))
     }
 
@@ -159,16 +162,22 @@ impl RefusedRequests {
     /// Writes or sends the recorded refusals. They are lost if that fails, because the process must
     /// not collect refusals without a bound.
     pub fn flush(&self) {
-        let waiting = std::mem::take(&mut *self.waiting());
-        if waiting.accounts.is_empty() {
+        let batch = {
+            let mut waiting = self.waiting();
+            let batch = Arc::new(std::mem::take(&mut *waiting));
+            *lock(&self.0.in_write) = Arc::clone(&batch);
+            batch
+        };
+        if batch.accounts.is_empty() {
             return;
         }
         let done = match &self.0.home {
-            RefusalsHome::File(db) => db.insert(&waiting.accounts),
-            RefusalsHome::Sidecar(send) => serde_json::to_string(&RefusedBatch::new(waiting))
+            RefusalsHome::File(db) => db.insert(&batch.accounts),
+            RefusalsHome::Sidecar(send) => serde_json::to_string(&RefusedBatch::new(&batch))
                 .map_err(|error| StoreError::Unusable(error.to_string()))
                 .and_then(|batch| send(&batch)),
         };
+        *lock(&self.0.in_write) = Arc::default();
         if let Err(error) = done {
             log::warn!("the refused requests of the last second are lost: {error}");
         }
@@ -205,14 +214,7 @@ impl RefusedRequests {
             refused.request_id == request_id
                 && account.is_none_or(|account| *refused.account == *account)
         };
-        let found = {
-            let waiting = self.waiting();
-            let listed = waiting
-                .accounts
-                .values()
-                .flat_map(|account| &account.listed);
-            listed.into_iter().find(is_wanted).cloned()
-        };
+        let found = self.find_unwritten(|account| account.listed.iter().find(is_wanted).cloned());
         match (found, self.db()) {
             (None, Some(db)) => Ok(db.find(request_id)?.filter(|refused| is_wanted(&refused))),
             (found, _) => Ok(found),
@@ -234,14 +236,10 @@ impl RefusedRequests {
         account: Option<&str>,
         id: &str,
     ) -> Result<Option<RequestNote>, StoreError> {
-        let is_wanted =
-            |note: &&RequestNote| account.is_none_or(|account| *note.account == *account);
-        let found = {
-            let waiting = self.waiting();
-            let notes = waiting.accounts.values().flat_map(|it| &it.notes);
-            let mut notes = notes.filter(is_wanted);
-            notes.find(|note| note.has_id(id)).cloned()
+        let is_wanted = |note: &&RequestNote| {
+            account.is_none_or(|account| *note.account == *account) && note.has_id(id)
         };
+        let found = self.find_unwritten(|account| account.notes.iter().find(is_wanted).cloned());
         match (found, self.db()) {
             (None, Some(db)) => db.find_note(account, id),
             (found, _) => Ok(found),
@@ -258,6 +256,15 @@ impl RefusedRequests {
             Some(db) => db.counts(account, from_day),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Returns the first result of `find`, over what waits for a write and what is being written.
+    fn find_unwritten<T>(&self, find: impl Fn(&WaitingOfAccount) -> Option<T>) -> Option<T> {
+        let in_waiting = self.waiting().accounts.values().find_map(&find);
+        in_waiting.or_else(|| {
+            let batch = Arc::clone(&lock(&self.0.in_write));
+            batch.accounts.values().find_map(&find)
+        })
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingRefusals> {

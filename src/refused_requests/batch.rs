@@ -41,30 +41,30 @@ struct CountedRefusals {
 }
 
 impl RefusedBatch {
-    pub fn new(waiting: WaitingRefusals) -> Self {
+    pub fn new(waiting: &WaitingRefusals) -> Self {
         let (mut listed, mut counts, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        for (account, waiting) in waiting.accounts {
-            for ((day, status, code), requests) in waiting.counts {
+        for (account, waiting) in &waiting.accounts {
+            for ((day, status, code), requests) in &waiting.counts {
                 counts.push(CountedRefusals {
                     account: account.to_string(),
-                    day,
-                    status,
-                    code,
-                    requests,
+                    day: *day,
+                    status: *status,
+                    code: code.clone(),
+                    requests: *requests,
                 });
             }
-            notes.extend(waiting.notes);
-            listed.extend(waiting.listed.into_iter().map(|refused| ListedRefusal {
+            notes.extend(waiting.notes.iter().cloned());
+            listed.extend(waiting.listed.iter().map(|refused| ListedRefusal {
                 account: refused.account.to_string(),
                 key_id: refused.key_id.to_string(),
                 key_shown: refused.key_shown.to_string(),
                 surface: refused.surface.to_owned(),
-                request_id: refused.request_id,
+                request_id: refused.request_id.clone(),
                 at_ms: refused.at_ms,
                 status: refused.status,
-                code: refused.code,
-                message: refused.message,
-                model: refused.model,
+                code: refused.code.clone(),
+                message: refused.message.clone(),
+                model: refused.model.clone(),
             }));
         }
         Self {

@@ -3,6 +3,7 @@
 use super::request::{MAX_MESSAGE_CHARS, MAX_WAITING, MAX_WAITING_OF_ACCOUNT};
 use super::*;
 use accounts::{NewAccount, Role};
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const DAY_MS: i64 = 86_400_000;
@@ -227,6 +228,33 @@ fn what_an_edge_sends_is_the_same_at_the_sidecar_and_counts_once() {
     let noted = sidecar.find_note(None, "vendor-3").unwrap();
     assert_eq!(noted, Some(note(3, "acct_1", NOW)));
     assert!(sidecar.absorb("{}", |_| false).is_err());
+}
+
+#[test]
+fn what_is_being_written_is_found() {
+    let edge: Arc<OnceLock<RefusedRequests>> = Arc::default();
+    let (of_sender, writes) = (Arc::clone(&edge), Arc::new(Mutex::new(0)));
+    let counted = Arc::clone(&writes);
+    let requests = RefusedRequests::sent_by(Box::new(move |_| {
+        let edge = of_sender.get().unwrap();
+        let row = refused(1, "acct_1", NOW);
+        assert_eq!(edge.find(None, &row.request_id).unwrap(), Some(row));
+        let noted = edge.find_note(None, "vendor-2").unwrap();
+        assert_eq!(noted, Some(note(2, "acct_1", NOW)));
+        *lock(&counted) += 1;
+        Ok(())
+    }));
+    let requests = edge.get_or_init(|| requests);
+    requests.record(refused(1, "acct_1", NOW));
+    requests.note(note(2, "acct_1", NOW));
+    requests.flush();
+    assert_eq!(*lock(&writes), 1);
+    let id = refused(1, "acct_1", NOW).request_id;
+    assert_eq!(
+        requests.find(None, &id).unwrap(),
+        None,
+        "the sidecar has it"
+    );
 }
 
 fn note(number: u32, account: &str, at_ms: i64) -> RequestNote {
