@@ -76,18 +76,64 @@ pub(super) fn describe(old: &Settings, new: &Settings) -> Vec<String> {
 
 /// Returns the other keys of the config file whose value differs.
 fn changed_sections(old: &Settings, new: &Settings) -> Vec<String> {
+    // Every field is named, so that a new one does not compile before it is compared.
+    let Settings {
+        base_url,
+        trust_proxy,
+        admin_names,
+        signup,
+        sign_in,
+        mail,
+        payments,
+        codes,
+        notifications,
+        brand,
+        support,
+        ledger,
+        rate_limits,
+        access_log,
+        cors,
+        auto_reload,
+        // Described above. The headers are those of vendors and of a limit.
+        catalog: _,
+        limits: _,
+        version_headers: _,
+        // A reload keeps their values.
+        edge: _,
+        sidecar: _,
+        admin: _,
+        data_dir: _,
+        store: _,
+        allow_volatile: _,
+        store_reply_timeout: _,
+        traces: _,
+        // The certificate has a line of its own.
+        tls: _,
+        // Logged at each reload.
+        skipped_vendors: _,
+        warnings: _,
+        sources: _,
+    } = old;
     let sections = [
-        ("base_url", old.base_url != new.base_url),
-        ("listen.trust_proxy", old.trust_proxy != new.trust_proxy),
-        ("signup", old.signup != new.signup),
-        ("mail", old.mail != new.mail),
-        ("notifications", old.notifications != new.notifications),
-        ("support", old.support != new.support),
-        ("ledger", old.ledger != new.ledger),
-        ("rate_limits", old.rate_limits != new.rate_limits),
-        ("access_log", old.access_log != new.access_log),
-        ("cors", old.cors != new.cors),
-        ("auto_reload", old.auto_reload != new.auto_reload),
+        ("base_url", *base_url != new.base_url),
+        ("listen.trust_proxy", *trust_proxy != new.trust_proxy),
+        ("listen.admin_names", *admin_names != new.admin_names),
+        ("signup", *signup != new.signup),
+        ("sign_in", *sign_in != new.sign_in),
+        ("mail", *mail != new.mail),
+        ("payments", (payments, codes) != (&new.payments, &new.codes)),
+        ("notifications", *notifications != new.notifications),
+        ("brand", *brand != new.brand),
+        ("support", *support != new.support),
+        ("ledger", *ledger != new.ledger),
+        ("rate_limits", *rate_limits != new.rate_limits),
+        ("access_log", *access_log != new.access_log),
+        (
+            "limits.version_header_aliases",
+            old.limits.version_header_aliases != new.limits.version_header_aliases,
+        ),
+        ("cors", *cors != new.cors),
+        ("auto_reload", *auto_reload != new.auto_reload),
     ];
     let changed = sections.into_iter().filter(|(_, is_changed)| *is_changed);
     changed.map(|(name, _)| name.to_owned()).collect()
@@ -190,6 +236,16 @@ mod tests {
                     "limits changed: attempts 2 → 3",
                     "settings changed: support",
                 ],
+            ),
+            (
+                "store: {kind: embedded}",
+                "payments: {codes: true}",
+                &["settings changed: payments"],
+            ),
+            (
+                "store: {kind: embedded}",
+                "sign_in: {password: true, providers: [{id: a, kind: oidc, issuer: \"https://id.example\", client_id: b, client_secret: c}]}\nbrand: {name: Shop}",
+                &["settings changed: sign_in, brand"],
             ),
             (
                 "api_key: \"sim-alpha-key\"",
