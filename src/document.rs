@@ -196,6 +196,7 @@ pub fn payment(order: &OrderRow) -> Value {
         "credits": order.credits,
         "bonus": order.bonus,
         "written_off": order.written_off,
+        "clawback": order.clawback.name(),
         "checkout": order.checkout,
         "ref": order.payment,
         "created_at": rfc3339(order.created_at_ms),

@@ -110,7 +110,7 @@ impl IntoResponse for AdminError {
 impl From<StoreError> for AdminError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Refused(why) => Self::Refused(why),
+            StoreError::Refused(why) | StoreError::Held(why) => Self::Refused(why),
             StoreError::Unknown(what) => Self::NotFound(what),
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
             StoreError::SegmentUnavailable(why) => Self::SegmentUnavailable(why),

@@ -133,7 +133,7 @@ impl Billing {
         }))
     }
 
-    pub(super) fn data_dir(&self) -> &Path {
+    pub(crate) fn data_dir(&self) -> &Path {
         &self.0.data_dir
     }
 
@@ -259,7 +259,7 @@ impl Billing {
                 share,
                 // Read the accounts before the ledger, which must then have all of them.
                 granted: accounts::db::granted_accounts(data_dir)?,
-                orders: &|| accounts::db::payments::paid_orders(data_dir),
+                shop: &|| accounts::db::payments::shop_rows(data_dir),
             };
             let report = ledger::audit::verify(audit, on_progress)?;
             attempts += 1;

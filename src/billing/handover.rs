@@ -21,7 +21,7 @@ use ledger::journal;
 use ledger::journal::InstanceDir;
 use ledger::journal::holds_mirror::HoldsMirror;
 use ledger::journal::replay::recover_dead_instances;
-use ledger::{BalanceChange, Claim, LedgerAccount, PostingResult};
+use ledger::{AvailableCredit, BalanceChange, Claim, LedgerAccount, PostingResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -161,7 +161,11 @@ impl Billing {
                 0,
                 change.at_ms,
             );
-            ledger::split_debit(change, credit.available)
+            let available = AvailableCredit {
+                free: credit.available,
+                held_paid: credit.held.paid,
+            };
+            ledger::split_debit(change, available).map(|debit| debit.taken)
         };
         let claimed = self.0.ledger.changes().claim(
             &instance_dir.instance_id,

@@ -1,11 +1,12 @@
 //! `model-gateway payments …`: the payments by which account holders buy credits.
 //!
-//! Works while the gateway runs. Must not decide what a refund takes back: `payments` does.
+//! They work while the gateway runs. `payments` decides what a refund takes back.
 
 use super::account::{CommandContext, command_line_actor, print};
 use crate::document;
 use crate::payments::{FULL_REFUND, OrderState, Payments};
 use accounts::db::payment_book::OrderFilter;
+use accounts::db::payments::ClawbackState;
 use anyhow::{Context as _, bail};
 use arc_swap::ArcSwap;
 use base::clock::rfc3339;
@@ -140,8 +141,14 @@ pub fn run(
             ))?
             .with_context(|| format!("cannot refund the payment {}", order.id))?;
             let value = document::payment_refund(&done);
+            let rest = match done.order.clawback {
+                ClawbackState::None => "",
+                ClawbackState::Open | ClawbackState::Held => {
+                    "; running requests hold some of its credits: the gateway takes them when the requests have ended, and until then the account begins no new ones"
+                }
+            };
             let text = format!(
-                "{} of {} refunded, reference {reference}{}\n",
+                "{} of {} refunded, reference {reference}{}{rest}\n",
                 write_money(&done.order.currency, done.refund.amount),
                 done.order.id,
                 if done.is_new { "" } else { " (done before)" }

@@ -7,12 +7,14 @@
 use super::error::PaymentError;
 use super::provider::{CheckoutRequest, ProviderError};
 use super::service::{CREDITS_PATH, Payments};
-use accounts::db::payments::{InsertOrderOutcome, OrderLimits};
-use accounts::db::payments::{OrderRow, OrderState};
+use accounts::db::payments::{
+    ClawbackState, InsertOrderOutcome, OrderLimits, OrderRow, OrderState,
+};
 use base::clock::now_ms;
 use base::failpoint::{self, Point};
 use config::PaymentSettings;
 use credits::money::Micro;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const SECOND_MS: i64 = 1_000;
@@ -86,6 +88,8 @@ impl Payments {
             polls: 0,
             tax: None,
             refunded: 0,
+            disputes: BTreeMap::new(),
+            clawback: ClawbackState::None,
             written_off: Micro::ZERO,
             note: String::new(),
         };

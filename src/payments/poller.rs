@@ -77,6 +77,9 @@ async fn run(payments: Payments) {
         if let Err(error) = payments.run(move |it| it.finish_codes(now_ms)).await {
             log::warn!("payments: cannot finish a redemption: {error}; trying again");
         }
+        if let Err(error) = payments.run(move |it| it.finish_clawbacks(now_ms)).await {
+            log::warn!("payments: cannot look for open clawbacks: {error}; trying again");
+        }
         if payments.settings().is_none() {
             continue;
         }

@@ -57,12 +57,24 @@ pub struct Checkout {
     pub disputes: Vec<Dispute>,
 }
 
+/// How much of a payment was refunded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refunded {
+    /// The sum of all refunds so far.
+    pub total: i64,
+    /// The amount of the payment, and its currency as a three-letter code in lower case.
+    pub amount: i64,
+    pub currency: String,
+}
+
 /// A dispute in which the holder's bank contests a payment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dispute {
     /// The provider's id of the dispute.
     pub id: String,
+    /// In the currency, which can be another one than that of the payment.
     pub amount: i64,
+    pub currency: String,
     pub outcome: DisputeOutcome,
 }
 
@@ -77,6 +89,8 @@ pub struct ListedPayment {
     pub currency: String,
     /// How much was paid back, in all.
     pub refunded: i64,
+    /// Whether a bank has asked about the payment or taken it back.
+    pub is_disputed: bool,
     /// Whether the money has arrived.
     pub is_paid: bool,
 }
@@ -91,10 +105,9 @@ pub struct ProviderEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventSubject {
     Checkout(Checkout),
-    /// A payment was refunded; `refunded` is the total.
     Refund {
         payment: String,
-        refunded: i64,
+        refunded: Refunded,
     },
     Dispute {
         payment: String,

@@ -1,16 +1,16 @@
 //! Compares the provider's payments with the orders and their entries in the ledger, and names each
 //! difference.
 //!
-//! Must not change an order or an entry: an operator decides about a difference.
+//! It changes no order and no entry: an operator decides about a difference.
 
+use super::clawback::disputed_amount;
 use super::error::PaymentError;
-use super::provider::{CheckoutState, ListedPayment, PaymentProvider};
+use super::provider::{CheckoutState, Dispute, DisputeOutcome, ListedPayment, PaymentProvider};
 use super::service::Payments;
-use super::settle::share;
 use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
-use accounts::db::payments::{OrderRow, OrderState};
+use accounts::db::payments::{ClawbackState, OrderRow, OrderState};
 use config::payments::write_money;
-use ledger::StoreError;
+use ledger::{PaymentTotals, ReversalTotals, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Payments {
             orders: 0,
             differences: Vec::new(),
         };
-        let unlisted = {
+        let (mut report, unlisted) = {
             let provider = Arc::clone(&provider);
             self.run(move |payments| {
                 let unlisted = payments.compare_listed(&listed, &*provider, &mut report)?;
@@ -99,7 +99,6 @@ impl Payments {
             })
             .await?
         };
-        let (mut report, unlisted) = unlisted;
         // A payment can be begun before the span and be confirmed in it.
         for order in unlisted {
             let checkout = order.checkout.clone().unwrap_or_default();
@@ -112,10 +111,12 @@ impl Payments {
                     amount: found.amount.unwrap_or_default(),
                     currency: found.currency.unwrap_or_default(),
                     refunded: found.refunded.unwrap_or_default(),
+                    is_disputed: !found.disputes.is_empty(),
                     is_paid: true,
                 };
+                let disputes = found.disputes;
                 let differences = self
-                    .run(move |payments| payments.compare(&order, &payment))
+                    .run(move |payments| payments.compare(&order, &payment, &disputes))
                     .await?;
                 report.differences.extend(differences);
             } else {
@@ -185,7 +186,8 @@ impl Payments {
         Ok(last.and_then(|(_, text)| serde_json::from_str(&text).ok()))
     }
 
-    /// Compares the listed payments. Returns the orders paid in the span that are not among them.
+    /// Compares the listed payments. Returns the orders to ask about: those paid in the span that
+    /// are not among them, and those of disputed payments, because the list has no disputes.
     fn compare_listed(
         &self,
         listed: &[ListedPayment],
@@ -193,14 +195,17 @@ impl Payments {
         report: &mut Reconciliation,
     ) -> Result<Vec<OrderRow>, StoreError> {
         let rows = self.accounts.database().payments();
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut asked) = (BTreeSet::new(), Vec::new());
         for payment in listed {
             let reference = provider.reference(&payment.id);
             let order = rows
                 .order_by_payment(&reference)?
                 .filter(|order| order.state == OrderState::Paid);
             match order {
-                Some(order) => report.differences.extend(self.compare(&order, payment)?),
+                Some(order) if payment.is_disputed => asked.push(order),
+                Some(order) => report
+                    .differences
+                    .extend(self.compare(&order, payment, &[])?),
                 None => report.differences.push(Difference {
                     order: payment.order.clone(),
                     payment: Some(payment.id.clone()),
@@ -220,7 +225,8 @@ impl Payments {
             let payment = order.payment.as_deref().unwrap_or_default();
             !seen.contains(payment)
         });
-        Ok(orders)
+        asked.append(&mut orders);
+        Ok(asked)
     }
 
     /// Compares a payment with its order and its entries.
@@ -228,6 +234,7 @@ impl Payments {
         &self,
         order: &OrderRow,
         payment: &ListedPayment,
+        disputes: &[Dispute],
     ) -> Result<Vec<Difference>, StoreError> {
         let reference = order.payment.as_deref().unwrap_or_default();
         let totals = self.billing.ledger().changes().payment_totals(reference)?;
@@ -244,14 +251,26 @@ impl Payments {
                 totals.bought
             ));
         }
-        let due = share(order, payment.refunded)
-            .minus(totals.refunded)
-            .min(totals.left());
-        if due.is_positive() {
-            texts.push(format!(
-                "{} were refunded, and {due} credits for it are not taken back",
-                write_money(&order.currency, payment.refunded)
-            ));
+        texts.extend(missing(
+            order,
+            &totals,
+            payment.refunded,
+            totals.refunds,
+            "refunded",
+        ));
+        for dispute in disputes {
+            let so_far = totals.disputes.get(&dispute.id).copied();
+            let so_far = so_far.unwrap_or_default();
+            if dispute.outcome == DisputeOutcome::Taken {
+                let minor = disputed_amount(order, dispute);
+                texts.extend(missing(order, &totals, minor, so_far, "disputed"));
+            } else if so_far.requested.is_positive() {
+                texts.push(format!(
+                    "the bank returned the money of dispute {}, and {} credits are not given back",
+                    dispute.id,
+                    so_far.taken()
+                ));
+            }
         }
         if order.refunded > payment.refunded {
             texts.push(format!(
@@ -267,4 +286,24 @@ impl Payments {
         });
         Ok(differences.collect())
     }
+}
+
+/// Describes what a refund or a dispute has taken at the provider and not in the ledger.
+fn missing(
+    order: &OrderRow,
+    totals: &PaymentTotals,
+    minor: i64,
+    so_far: ReversalTotals,
+    what: &str,
+) -> Option<String> {
+    let due = order.share(minor).minus(so_far.requested);
+    let due = due.min(totals.left());
+    let reason = match order.clawback {
+        ClawbackState::Held => ": running requests hold them",
+        ClawbackState::None | ClawbackState::Open => "",
+    };
+    let money = write_money(&order.currency, minor);
+    due.is_positive().then(|| {
+        format!("{money} were {what}, and {due} credits for it are not taken back{reason}")
+    })
 }

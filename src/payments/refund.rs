@@ -2,10 +2,10 @@
 //!
 //! The refund is a row before the provider is called. A repetition finds the row, and first asks
 //! the provider what was paid back: so nothing is paid back twice, also after the provider has
-//! forgotten the key of the request. Must not enter anything itself: `payments/settle.rs` does.
+//! forgotten the key of the request. `payments/clawback.rs` takes the credits back.
 
 use super::error::PaymentError;
-use super::provider::ProviderError;
+use super::provider::{ProviderError, Refunded};
 use super::service::Payments;
 use accounts::Actor;
 use accounts::db::audit::{AuditEntry, AuditOutcome, OutcomeKind};
@@ -138,15 +138,21 @@ impl Payments {
         }
         self.run(move |payments| {
             let now_ms = now_ms();
-            payments.apply_refund(&order, refunded, now_ms)?;
+            let all = Refunded {
+                total: refunded,
+                amount: order.amount,
+                currency: order.currency.clone(),
+            };
+            payments.apply_reversals(&order.id, Some(&all), &[], now_ms)?;
             let database = payments.accounts.database();
             let book = database.payment_book();
-            book.finish_refund(&order.id, &refund.reference, now_ms)?;
+            // Of repetitions at the same time, one finishes it.
+            let is_new = book.finish_refund(&order.id, &refund.reference, now_ms)?;
             let order = database.payments().order(&order.id)?.unwrap_or(order);
             Ok::<_, PaymentError>(PaymentRefund {
                 order,
                 refund,
-                is_new: true,
+                is_new,
             })
         })
         .await

@@ -1,5 +1,5 @@
-//! Applies the provider's events: a paid order gets its credits, and a refund or a dispute takes
-//! them back.
+//! Applies the provider's events: a paid order gets its credits. `payments/clawback.rs` takes them
+//! back.
 //!
 //! Every change is a ledger entry whose reference depends on the payment, so it counts once, even
 //! if several processes post it. `app.db` is updated afterwards. This file must not take the
@@ -7,36 +7,20 @@
 
 use super::error::PaymentError;
 use super::provider::{
-    Checkout, CheckoutState, Dispute, DisputeOutcome, EventSubject, PaymentProvider, ProviderEvent,
+    Checkout, CheckoutState, EventSubject, PaymentProvider, ProviderEvent, Refunded,
 };
 use super::service::Payments;
 use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
 use accounts::AccountStatus;
 use accounts::db::PaymentRows;
-use accounts::db::audit::AuditEntry;
 use accounts::db::payments::{OrderRow, OrderState};
 use base::failpoint::{self, Point};
 use config::payments::write_money;
-use credits::money::Micro;
-use ledger::{
-    BalanceChange, BalanceChangeKind, DISPUTE_RETURNED, EntryReference, PostingResult, StoreError,
-};
-use serde_json::json;
-use std::sync::{Mutex, PoisonError};
-
-/// Lock by which one payment is settled at a time, so that its entries are counted and extended in
-/// one step. The references keep two processes from posting the same entry.
-static SETTLING: Mutex<()> = Mutex::new(());
-
-/// Maximum number of attempts to take credits back. Another process may take credits of the same
-/// payment at the same time.
-const MAX_ATTEMPTS: u32 = 5;
+use ledger::{BalanceChange, BalanceChangeKind, StoreError};
+use sha2::{Digest as _, Sha256};
 
 /// Time in ms until the first poll of a paid order. An event about a refund can be lost too.
 const PAID_POLL_MS: i64 = 24 * 3_600_000;
-
-/// Actor in the audit log.
-const ACTOR: &str = "payments";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
@@ -72,7 +56,8 @@ impl Payments {
             );
             return Ok(EventOutcome::Ignored);
         }
-        if self.rows().is_event_handled(&event.id)? {
+        let mark = event_mark(event);
+        if self.rows().is_event_handled(&mark)? {
             return Ok(EventOutcome::Known);
         }
         let provider = self.provider(&settings);
@@ -83,22 +68,23 @@ impl Payments {
             }
             EventSubject::Refund { payment, refunded } => {
                 if let Some(order) = self.paid_order(&provider.reference(payment))? {
-                    self.apply_refund(&order, *refunded, now_ms)?;
+                    self.apply_reversals(&order.id, Some(refunded), &[], now_ms)?;
                 }
             }
             EventSubject::Dispute { payment, dispute } => {
                 if let Some(order) = self.paid_order(&provider.reference(payment))? {
-                    self.apply_dispute(&order, dispute, now_ms)?;
+                    let disputes = std::slice::from_ref(dispute);
+                    self.apply_reversals(&order.id, None, disputes, now_ms)?;
                 }
             }
             EventSubject::Other => {}
         }
         // The mark comes last, because a marked event is not handled again.
-        self.rows().mark_event_handled(&event.id, now_ms)?;
+        self.rows().mark_event_handled(&mark, now_ms)?;
         Ok(EventOutcome::Handled)
     }
 
-    fn rows(&self) -> PaymentRows<'_> {
+    pub(super) fn rows(&self) -> PaymentRows<'_> {
         self.accounts.database().payments()
     }
 
@@ -139,20 +125,17 @@ impl Payments {
         now_ms: i64,
     ) -> Result<(), PaymentError> {
         self.apply_state(order, checkout, provider, now_ms)?;
-        let find = || self.rows().order(order);
-        let Some(paid) = find()?.filter(|order| order.state == OrderState::Paid) else {
-            return Ok(());
-        };
-        if let Some(refunded) = checkout.refunded.filter(|refunded| *refunded > 0) {
-            self.apply_refund(&paid, refunded, now_ms)?;
-        }
-        for dispute in &checkout.disputes {
-            // The order is read again, because the previous dispute may have changed it.
-            if let Some(paid) = find()? {
-                self.apply_dispute(&paid, dispute, now_ms)?;
+        match self.rows().order(order)? {
+            Some(paid) if paid.state == OrderState::Paid => {
+                let refunded = checkout.refunded.map(|total| Refunded {
+                    total,
+                    amount: checkout.amount.unwrap_or_default(),
+                    currency: checkout.currency.clone().unwrap_or_default(),
+                });
+                self.apply_reversals(order, refunded.as_ref(), &checkout.disputes, now_ms)
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Applies the state of a checkout to its order.
@@ -163,7 +146,7 @@ impl Payments {
         provider: &dyn PaymentProvider,
         now_ms: i64,
     ) -> Result<(), PaymentError> {
-        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _settling = self.lock_settling()?;
         let order = self
             .rows()
             .order(order)?
@@ -274,7 +257,7 @@ impl Payments {
     /// Sends a notice about an order. The caller sends it before it stores the change that the
     /// notice is about: a crash between the two repeats the notice, which the alert's period then
     /// suppresses.
-    fn notify(
+    pub(super) fn notify(
         &self,
         rule: FiredRule,
         audience: NoticeAudience<'_>,
@@ -291,166 +274,6 @@ impl Payments {
         };
         notice.send(&self.accounts, &self.settings.load(), now_ms);
     }
-
-    /// Takes back the credits of a refunded amount. The total so far is `refunded`, in minor units.
-    pub(super) fn apply_refund(
-        &self,
-        order: &OrderRow,
-        refunded: i64,
-        now_ms: i64,
-    ) -> Result<(), PaymentError> {
-        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
-        let payment = order.payment.as_deref().unwrap_or_default();
-        for _ in 0..MAX_ATTEMPTS {
-            let totals = self.billing.ledger().changes().payment_totals(payment)?;
-            let due = share(order, refunded)
-                .minus(totals.refunded)
-                .min(totals.left());
-            if !due.is_positive() {
-                self.rows().set_refunded(&order.id, refunded)?;
-                return self.suspend_if_spent(order, now_ms);
-            }
-            let posted = self.post_clawback(
-                order,
-                BalanceChangeKind::PaymentRefund { payment },
-                &format!("{payment}:{}", totals.refunds),
-                due,
-                now_ms,
-            );
-            match posted {
-                // Another process has posted this number, or has taken the rest.
-                Err(StoreError::ReferenceUsed(_) | StoreError::Refused(_)) | Ok(_) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let message = format!("the refund of order {} could not be entered yet", order.id);
-        Err(PaymentError::NotYet(message))
-    }
-
-    /// Takes the credits of a disputed payment, and returns them if the dispute was won.
-    fn apply_dispute(
-        &self,
-        order: &OrderRow,
-        dispute: &Dispute,
-        now_ms: i64,
-    ) -> Result<(), PaymentError> {
-        if dispute.outcome == DisputeOutcome::Inquiry {
-            return Ok(());
-        }
-        self.enter_dispute(order, dispute, now_ms)?;
-        // A refund that arrived while the dispute had taken all credits takes them now.
-        match self.rows().order(&order.id)? {
-            Some(order) => self.apply_refund(&order, order.refunded, now_ms),
-            None => Ok(()),
-        }
-    }
-
-    fn enter_dispute(
-        &self,
-        order: &OrderRow,
-        dispute: &Dispute,
-        now_ms: i64,
-    ) -> Result<(), PaymentError> {
-        let _settling = SETTLING.lock().unwrap_or_else(PoisonError::into_inner);
-        let payment = order.payment.as_deref().unwrap_or_default();
-        let reference = format!("{payment}:{}", dispute.id);
-        let find = |reference: &str| {
-            let kind = "dispute";
-            let entry = EntryReference::Posting { kind, reference };
-            self.billing.ledger().rows().entry(entry)
-        };
-        // The entry is posted before a won dispute too, so that its earlier event changes nothing
-        // if it arrives later.
-        if find(&reference)?.is_none() {
-            let totals = self.billing.ledger().changes().payment_totals(payment)?;
-            let due = share(order, dispute.amount).min(totals.left());
-            if due.is_positive() {
-                if dispute.outcome == DisputeOutcome::Taken {
-                    let amount = write_money(&order.currency, dispute.amount);
-                    let text = format!("The bank has taken {amount} of order {} back.", order.id);
-                    let audience = NoticeAudience::Operators;
-                    self.notify(FiredRule::PaymentDisputed, audience, order, &text, now_ms);
-                }
-                let kind = BalanceChangeKind::Dispute { payment };
-                self.post_clawback(order, kind, &reference, due, now_ms)?;
-            }
-        }
-        // Written-off credits were spent, so they are not returned.
-        if dispute.outcome == DisputeOutcome::Won
-            && let Some(taken) = find(&reference)?
-        {
-            self.billing.corrections().post_change(&BalanceChange {
-                kind: BalanceChangeKind::Dispute { payment },
-                reference: &format!("{reference}{DISPUTE_RETURNED}"),
-                account: &order.account,
-                amount: Micro::ZERO.minus(taken.change()),
-                actor: None,
-                at_ms: now_ms,
-            })?;
-        }
-        self.suspend_if_spent(order, now_ms)
-    }
-
-    fn post_clawback(
-        &self,
-        order: &OrderRow,
-        kind: BalanceChangeKind<'_>,
-        reference: &str,
-        amount: Micro,
-        now_ms: i64,
-    ) -> Result<PostingResult, StoreError> {
-        self.billing.corrections().post_change(&BalanceChange {
-            kind,
-            reference,
-            account: &order.account,
-            amount: Micro::ZERO.minus(amount),
-            actor: None,
-            at_ms: now_ms,
-        })
-    }
-
-    /// Suspends the account if credits of a payment were spent before the payment was reversed. An
-    /// operator decides about the account afterwards.
-    fn suspend_if_spent(&self, order: &OrderRow, now_ms: i64) -> Result<(), PaymentError> {
-        let payment = order.payment.as_deref().unwrap_or_default();
-        let totals = self.billing.ledger().changes().payment_totals(payment)?;
-        if totals.written_off <= order.written_off {
-            return Ok(());
-        }
-        let after = json!({
-            "status": "suspended",
-            "order": order.id,
-            "written_off": totals.written_off,
-            "reason": "a payment was taken back after its credits were spent",
-        });
-        let entry = AuditEntry {
-            at_ms: now_ms,
-            actor: ACTOR,
-            address: "",
-            act: "account.suspend",
-            object: &order.account,
-            before: "",
-            after: &after.to_string(),
-        };
-        self.rows()
-            .suspend_for_writeoff(order, totals.written_off, &entry)?;
-        log::warn!(
-            "payments: account {} is suspended: order {} was taken back, and {} of its credits were spent",
-            order.account,
-            order.id,
-            totals.written_off
-        );
-        Ok(())
-    }
-}
-
-/// Returns the credits, including the bonus, for a part of an order's amount. The whole amount
-/// yields all credits.
-pub(super) fn share(order: &OrderRow, minor: i64) -> Micro {
-    let all = order.credits.plus(order.bonus);
-    let minor = minor.clamp(0, order.amount);
-    let share = i128::from(all.get()) * i128::from(minor) / i128::from(order.amount.max(1));
-    Micro::new(i64::try_from(share).unwrap_or(all.get()))
 }
 
 /// Describes the difference between a payment and its order.
@@ -473,4 +296,14 @@ fn difference(order: &OrderRow, checkout: &Checkout) -> Option<String> {
         true => None,
         false => wrong("amount", &amount.to_string(), &order.amount.to_string()),
     }
+}
+
+/// Returns the mark of a handled event: its id, and a hash of what it says. An event with a known
+/// id that says something else is handled too.
+fn event_mark(event: &ProviderEvent) -> String {
+    let hash = Sha256::digest(format!("{:?}", event.subject));
+    let start = hash.iter().take(8);
+    start.fold(event.id.clone() + ":", |mark, byte| {
+        mark + &format!("{byte:02x}")
+    })
 }

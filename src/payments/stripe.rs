@@ -6,7 +6,7 @@
 
 use super::provider::{
     Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
-    ListedPayment, PaymentProvider, ProviderError, ProviderEvent,
+    ListedPayment, PaymentProvider, ProviderError, ProviderEvent, Refunded,
 };
 use crate::provider_client::{self, RequestBounds, encode, encode_form};
 use async_trait::async_trait;
@@ -364,7 +364,9 @@ enum PaymentIntent {
 #[derive(Deserialize)]
 struct StripeCharge {
     payment_intent: Option<String>,
+    amount: i64,
     amount_refunded: i64,
+    currency: String,
 }
 
 #[derive(Deserialize)]
@@ -394,6 +396,7 @@ impl From<StripePayment> for ListedPayment {
             refunded: payment.latest_charge["amount_refunded"]
                 .as_i64()
                 .unwrap_or(0),
+            is_disputed: payment.latest_charge["disputed"] == true,
             is_paid: payment.status == "succeeded",
             id: payment.id,
         }
@@ -405,6 +408,7 @@ struct StripeDispute {
     id: String,
     payment_intent: Option<String>,
     amount: i64,
+    currency: String,
     status: String,
 }
 
@@ -470,6 +474,7 @@ impl From<StripeDispute> for Dispute {
         Self {
             id: dispute.id,
             amount: dispute.amount,
+            currency: dispute.currency,
             outcome,
         }
     }
@@ -499,7 +504,11 @@ impl StripeEvent {
                 match charge.payment_intent {
                     Some(payment) => EventSubject::Refund {
                         payment,
-                        refunded: charge.amount_refunded,
+                        refunded: Refunded {
+                            total: charge.amount_refunded,
+                            amount: charge.amount,
+                            currency: charge.currency,
+                        },
                     },
                     None => EventSubject::Other,
                 }

@@ -13,7 +13,7 @@ use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 use ledger::audit::{Finding, LedgerAuditReport};
-use ledger::{BalanceChange, BalanceChangeKind, Ledger, PostingResult, split_debit};
+use ledger::{AvailableCredit, BalanceChange, DebitSplit, Ledger, PostingResult, split_debit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,18 +50,12 @@ impl SharedBalances for SharedStoreAdmin {
         if ledger.changes().has_posted(change)? {
             return ledger.changes().post_change(change, "", &|| Ok(Vec::new()));
         }
-        let debit = block_on(debit_store(&self.address, change))?;
+        let DebitSplit { taken, writeoff } = block_on(debit_store(&self.address, change))?;
         failpoint::hit(Point::TakenThere);
-        let taken = debit.parts.total();
-        let is_refund = matches!(change.kind, BalanceChangeKind::PaymentRefund { .. });
-        if debit.is_earlier && is_refund && taken.is_positive() {
-            // An earlier run's debit is a separate refund, because more may have been refunded
-            // since. The caller takes or writes off the rest.
-            let amount = Micro::ZERO.minus(taken);
-            let earlier = BalanceChange { amount, ..*change };
-            return ledger.changes().post_store_debit(&earlier, debit.parts);
-        }
-        ledger.changes().post_store_debit(change, debit.parts)
+        // A clawback can take less than it must: the caller takes the rest by another reference.
+        let amount = Micro::ZERO.minus(taken.total()).minus(writeoff);
+        let change = BalanceChange { amount, ..*change };
+        ledger.changes().post_store_debit(&change, taken)
     }
 
     fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
@@ -88,16 +82,11 @@ impl SharedBalances for SharedStoreAdmin {
     }
 }
 
-struct StoreDebit {
-    parts: CreditSplit,
-    /// True if an earlier run made the debit without entering it.
-    is_earlier: bool,
-}
-
+/// Debits the store, or returns the debit that an earlier run made without entering it.
 async fn debit_store(
     address: &RedisAddress,
     change: &BalanceChange<'_>,
-) -> Result<StoreDebit, StoreError> {
+) -> Result<DebitSplit, StoreError> {
     let store = SharedStore::connect(address, STORE_TIMEOUT).await?;
     let operation = debit_operation(change.kind.name(), change.account, change.reference);
     let debit = Micro::ZERO.minus(change.amount);
@@ -112,47 +101,60 @@ async fn debit_store(
             trial: if runs { free.trial } else { Micro::ZERO },
             ..free
         };
-        // Send the debit even if the balance does not cover it, because an earlier run may have
-        // posted it already.
-        let parts = split_debit(change, free).unwrap_or_else(|error| {
-            refused = Some(error);
-            CreditSplit {
-                paid: debit,
-                trial: Micro::ZERO,
-            }
-        });
+        let held_paid = shared.has.paid.minus(free.paid).or_zero();
+        let split = split_debit(change, AvailableCredit { free, held_paid });
+        // A debit that takes nothing now is sent whole, because an earlier run may have posted it
+        // already. Otherwise the store refuses it, and has no mark of it.
+        let whole = CreditSplit {
+            paid: debit,
+            trial: Micro::ZERO,
+        };
+        let taken = split.as_ref().map_or(whole, |split| split.taken);
+        let sent = if taken == CreditSplit::ZERO {
+            whole
+        } else {
+            taken
+        };
         let post = redis::PostCommand {
             operation: &operation,
             account: change.account,
-            change: CreditSplit::ZERO.minus(parts),
+            change: CreditSplit::ZERO.minus(sent),
             credited: Micro::ZERO,
             only_free: true,
             seq: 0,
         };
-        match store.balances().post(&post).await? {
-            redis::PostReply::Done => {
-                let is_earlier = false;
-                return Ok(StoreDebit { parts, is_earlier });
+        let reply = store.balances().post(&post).await?;
+        match (reply, split) {
+            (redis::PostReply::Done, Ok(split)) if sent == split.taken => return Ok(split),
+            (redis::PostReply::Done, _) => {
+                return Ok(DebitSplit {
+                    taken: sent,
+                    writeoff: Micro::ZERO,
+                });
             }
-            redis::PostReply::Known { change: taken }
+            (redis::PostReply::Known { change: taken }, _)
                 if taken.total() == change.amount
                     || change.is_clawback() && taken.total() > change.amount =>
             {
-                return Ok(StoreDebit {
-                    parts: CreditSplit::ZERO.minus(taken),
-                    is_earlier: true,
+                return Ok(DebitSplit {
+                    taken: CreditSplit::ZERO.minus(taken),
+                    writeoff: Micro::ZERO,
                 });
             }
-            redis::PostReply::Known { change: taken } => {
+            (redis::PostReply::Insufficient { .. }, Ok(split))
+                if split.taken == CreditSplit::ZERO =>
+            {
+                return Ok(split);
+            }
+            (redis::PostReply::Known { change: taken }, _) => {
                 let (reference, taken) = (change.reference, taken.total());
                 let message = format!(
                     "reference {reference:?} belongs to an unfinished change by {taken}: run the command with that amount first"
                 );
                 return Err(StoreError::Refused(message));
             }
-            redis::PostReply::Insufficient { .. }
-            | redis::PostReply::Lost
-            | redis::PostReply::Unknown => {}
+            (_, Err(error)) => refused = Some(error),
+            (_, Ok(_)) => {}
         }
     }
     let moving = || {

@@ -4,6 +4,7 @@
 use crate::account::micro;
 use crate::client::{self, Answer, Request};
 use crate::shared::Fleet;
+use crate::surface::Chat;
 use crate::world::{Plan, SOON, Simulator, World, faketime, wait_for};
 use serde_json::{Value, json};
 use test_world::postgres::PostgresServer;
@@ -342,6 +343,96 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
 }
 
 #[test]
+fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
+    let stripe = Stripe::start();
+    let mut fleet = Fleet::with(|plan| {
+        let plan = plan
+            .edit("trial_credits: \"300\"", "trial_credits: \"1\"")
+            .limit("drain_after_client_seconds", 1)
+            .limit("drain_reasoning_seconds", 1);
+        stripe.sells(plan)
+    });
+    let holder = Holder::sign_up(&fleet.edges[0], "a@example.test");
+    let (_, key) = fleet.sidecar.key(&holder.email, "test");
+    fleet.wait_known(&fleet.edges[1], &key);
+    let credits = Request::get("/v1/credits").bearer(&key);
+    let available = |edge: &World| {
+        let answer = edge.ask(&credits);
+        (answer.status == 200).then(|| micro(&answer.json()["available"]))
+    };
+    assert_eq!(holder.order(fleet.edges[0].edge, 10).unwrap().status, 303);
+    let payment = stripe.pay_newest();
+    deliver_all(fleet.edges[0].edge, &stripe.events(""));
+    wait_for("the credits", SOON, || {
+        (available(&fleet.edges[0]) == Some(1_001 * CREDIT)).then_some(())
+    });
+    // A request at each edge holds a sixth of them.
+    let body = Chat.body("hang=headers", true, 120_000);
+    let mut running: Vec<_> = fleet.edges.iter().map(World::connect).collect();
+    for connection in &mut running {
+        assert!(connection.send(&Chat.request(&key, &body).bytes()));
+    }
+    fleet.sidecar.vendor.wait_busy(2);
+    let free = available(&fleet.edges[0]).unwrap();
+    assert!((600 * CREDIT..700 * CREDIT).contains(&free), "{free}");
+    // The sidecar dies at each step: with the refund recorded, with the credits taken in Redis
+    // alone, and with a part of them taken in both. The last refund meets the requests.
+    for (point, part, left) in [
+        ("reversal_recorded", 100, free - 100 * CREDIT),
+        ("taken_there", 100, free - 200 * CREDIT),
+        ("credits_taken_back", 800, 0),
+    ] {
+        stripe.act("refund", &format!("payment={payment}&amount={part}"));
+        let events = stripe.events("");
+        let refunded = events.iter().find(|it| it["type"] == "charge.refunded");
+        fleet.sidecar.kill();
+        fleet.sidecar.start_failing(Some(point));
+        wait_for("the sidecar to die", SOON, || {
+            deliver(fleet.edges[0].edge, refunded.unwrap());
+            fleet.sidecar.has_ended().then_some(())
+        });
+        fleet.sidecar.start_gateway();
+        if left > 0 {
+            wait_for(point, SOON, || {
+                (available(&fleet.edges[1]) == Some(left)).then_some(())
+            });
+        }
+    }
+    let shown = |sidecar: &World| sidecar.json(&["payments", "show", &payment]);
+    wait_for("the refund to wait for the requests", SOON, || {
+        (shown(&fleet.sidecar)["clawback"] == "held").then_some(())
+    });
+    for edge in &fleet.edges {
+        wait_for("the edge to refuse the key", SOON, || {
+            (edge.ask(&credits).status == 403).then_some(())
+        });
+    }
+    let held = 1_001 * CREDIT - free;
+    assert_eq!(holder.bought(&fleet.sidecar), held - CREDIT);
+    // One request ends, and then the other.
+    running.pop();
+    wait_for("a part to be taken", SOON, || {
+        (holder.bought(&fleet.sidecar) < held - CREDIT).then_some(())
+    });
+    assert_eq!(shown(&fleet.sidecar)["clawback"], "held");
+    running.pop();
+    wait_for("the rest to be taken", SOON, || {
+        (shown(&fleet.sidecar)["clawback"] == "none").then_some(())
+    });
+    assert_eq!(holder.bought(&fleet.sidecar), 0);
+    // The input of a request that its client left was spent, and only that.
+    let written_off = micro(&shown(&fleet.sidecar)["written_off"]);
+    assert!((1..CREDIT / 10).contains(&written_off), "{written_off}");
+    let resumed = fleet.sidecar.command(&["account", "resume", &holder.email]);
+    assert!(resumed.status.success());
+    for edge in &fleet.edges {
+        fleet.wait_known(edge, &key);
+    }
+    assert_eq!(holder.bought(&fleet.sidecar), 0);
+    fleet.close();
+}
+
+#[test]
 fn an_event_counts_once_when_two_sidecars_on_one_postgres_get_it_and_one_of_them_dies() {
     let stripe = Stripe::start();
     let (postgres, redis) = (PostgresServer::start(), Server::start());
@@ -480,7 +571,13 @@ fn killed_while_events_come(holders: usize, orders: usize, kills: usize) {
         let mut now: Vec<_> = events.drain(..part.min(events.len())).collect();
         now.append(&mut again);
         let dies = kill % 2 == 0;
-        world.restart_at(0, dies.then_some("payment_entered:2"));
+        let points = [
+            "payment_entered:2",
+            "reversal_recorded",
+            "credits_taken_back",
+        ];
+        let point = points[kill / 2 % points.len()];
+        world.restart_at(0, dies.then_some(point));
         for event in now {
             if deliver(world.edge, &event) != Some(200) {
                 again.push(event);

@@ -33,7 +33,7 @@ pub use database::AppDb;
 pub use keys::{InsertKeyOutcome, KeyFilter};
 use ledger::StoreError;
 use ledger::sqlite::missing;
-use rows::{ACCOUNT_COLUMNS, account_row, first_column};
+use rows::{ACCOUNT_COLUMNS, MAY_SPEND, account_row, first_column};
 pub use rows::{AccountRow, KeyOwner, KeyRow, Role};
 use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
@@ -114,6 +114,19 @@ impl AccountRows<'_> {
                 "UPDATE account SET granted_at_ms = ?2 WHERE id = ?1 AND granted_at_ms IS NULL";
             transaction.execute(sql, params![id, now_ms]).map(drop)
         })
+    }
+
+    /// Returns whether the account may begin requests: it is active, and no payment of it that was
+    /// taken back waits for running requests.
+    pub fn may_spend(&self, id: &str) -> Result<bool, StoreError> {
+        self.0
+            .read("read whether an account may spend", |connection| {
+                connection
+                    .prepare_cached(&format!(
+                        "SELECT 1 FROM account a WHERE a.id = ?1 AND {MAY_SPEND}"
+                    ))?
+                    .exists([id])
+            })
     }
 
     /// Sets an account's status. Returns false if the account does not exist or is deleted.

@@ -77,6 +77,7 @@ impl ActError for StoreError {
             Self::Unusable(_)
             | Self::NotHolder(_)
             | Self::Refused(_)
+            | Self::Held(_)
             | Self::Unknown(_)
             | Self::SegmentUnavailable(_)
             | Self::ReferenceUsed(_) => true,

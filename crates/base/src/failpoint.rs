@@ -82,6 +82,10 @@ points! {
     CheckoutCreated = "checkout_created",
     /// The ledger has the credits of a payment, but the order is not marked as paid.
     PaymentEntered = "payment_entered",
+    /// An order has the amount that the provider took back, but the ledger has taken no credits.
+    ReversalRecorded = "reversal_recorded",
+    /// The ledger has taken a part of the credits that a payment must give back.
+    CreditsTakenBack = "credits_taken_back",
     /// The shared store has answered an admission, but the edge has not read the answer.
     HeldThere = "held_there",
     /// The shared store has received an ending, but the outbox relay has no answer yet.

@@ -73,7 +73,7 @@ pub use findings::{Finding, LedgerAuditReport};
 use key_spend::KeySpendRule;
 pub use pace::CpuShare;
 use pace::Pace;
-pub use payments::PaidOrder;
+pub use payments::{PaidOrder, RedeemedCode, ShopRows};
 use postings::PostingRules;
 use references::ReferenceRules;
 use sealed_postings::SealedPostings;
@@ -121,9 +121,9 @@ pub struct Audit<'a> {
     /// Accounts with a grant according to `app.db`, read before the ledger, and the ends of their
     /// trials in ms since 1970. `None` without `app.db`.
     pub granted: Option<HashMap<String, Option<i64>>>,
-    /// Reads the orders that were paid. The audit calls it before and after it reads the entries.
-    /// `None` without `app.db`.
-    pub orders: &'a dyn Fn() -> Result<Option<Vec<PaidOrder>>, StoreError>,
+    /// Reads the orders that were paid and the codes that were redeemed. The audit calls it before
+    /// and after it reads the entries. `None` without `app.db`.
+    pub shop: &'a dyn Fn() -> Result<Option<ShopRows>, StoreError>,
 }
 
 /// Audits a ledger from `start` on. `scope` selects the entries.
@@ -177,10 +177,10 @@ fn check_entries(
         now_ms,
         start,
         granted,
-        orders,
+        shop,
         ..
     } = audit;
-    let orders_before = orders()?;
+    let shop_before = shop()?;
     // Read the journals before the ledger. The ledger must then contain all their endings except
     // the most recent ones.
     let requests = journal::read_requests(data_dir)?;
@@ -226,8 +226,8 @@ fn check_entries(
         &mut report,
     )?;
     audit.postings.finish(ledger, &walk, &mut report)?;
-    if let (Some(before), Some(after)) = (orders_before, orders()?) {
-        audit.postings.check_orders(&before, &after, &mut report);
+    if let (Some(before), Some(after)) = (shop_before, shop()?) {
+        audit.postings.check_shop(&before, &after, &mut report);
     }
     let total = audit.references.expected_count();
     let mut on_references = report_step(on_progress, AuditStep::References, total);

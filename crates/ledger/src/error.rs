@@ -37,6 +37,9 @@ pub enum StoreError {
     /// The rules forbid the change. No data was changed.
     #[error("{0}")]
     Refused(String),
+    /// Running requests hold the credits that the change takes. No data was changed.
+    #[error("{0}")]
+    Held(String),
     /// The row to change does not exist.
     #[error("{0}")]
     Unknown(String),

@@ -72,7 +72,7 @@ pub use index::{
     FingerprintKeys, IndexFault, IndexFingerprint, MAX_INDEX_BATCH, StoredFingerprint,
 };
 pub use reader::activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
-pub use reader::balances::{DISPUTE_RETURNED, PaymentTotals, RefundEntry, RequestCharge};
+pub use reader::balances::{PaymentTotals, RefundEntry, RequestCharge, ReversalTotals};
 pub use reader::chain::{EntryReference, LedgerHeads};
 pub use reader::key_spend::KeySpend;
 pub use reader::statement::BalanceChangeSums;
@@ -86,7 +86,8 @@ pub use views::{
 pub use writer::change::{AppendOutcome, LedgerBatch, LedgerChange};
 pub use writer::claim::{Claim, ClaimsOnAccount};
 pub use writer::posting::{
-    BalanceChange, BalanceChangeKind, PostingDetail, PostingResult, Refund, split_debit,
+    AvailableCredit, BalanceChange, BalanceChangeKind, DebitSplit, PostingDetail, PostingResult,
+    Refund, split_debit,
 };
 pub use writer::store_events::{IngestEvent, PartitionLocation};
 pub use writer::trial::{Posting, TrialExtension};

@@ -142,7 +142,7 @@ fn rules_after(tamper: &str) -> Vec<&'static str> {
 pub(super) fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
     let audit = Audit {
         granted: accounts::db::granted_accounts(dir).unwrap(),
-        orders: &|| accounts::db::payments::paid_orders(dir),
+        shop: &|| accounts::db::payments::shop_rows(dir),
         ledger: &Ledger::open_for_audit(dir).unwrap(),
         data_dir: dir,
         now_ms,

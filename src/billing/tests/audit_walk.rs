@@ -62,7 +62,7 @@ fn rules_from(dir: &Path, start: &AuditStart) -> (Vec<&'static str>, u64) {
     let share = CpuShare::from_percent(50);
     let audit = Audit {
         granted: accounts::db::granted_accounts(dir).unwrap(),
-        orders: &|| accounts::db::payments::paid_orders(dir),
+        shop: &|| accounts::db::payments::shop_rows(dir),
         ledger: &ledger,
         data_dir: dir,
         now_ms: NOW,

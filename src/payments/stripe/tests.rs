@@ -138,13 +138,14 @@ fn a_dispute_takes_money_unless_it_is_only_a_question() {
         ("won", DisputeOutcome::Won),
     ] {
         let object = format!(
-            "{{\"id\":\"dp_1\",\"payment_intent\":\"pi_1\",\"amount\":1000,\"status\":\"{status}\"}}"
+            "{{\"id\":\"dp_1\",\"payment_intent\":\"pi_1\",\"amount\":1000,\"currency\":\"usd\",\"status\":\"{status}\"}}"
         );
         let expected = EventSubject::Dispute {
             payment: "pi_1".into(),
             dispute: Dispute {
                 id: "dp_1".into(),
                 amount: 1_000,
+                currency: "usd".into(),
                 outcome,
             },
         };

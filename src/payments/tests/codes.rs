@@ -125,4 +125,14 @@ async fn a_redemption_that_a_crash_interrupted_is_finished_once() {
     world.redeem(&world.account, &codes[1], now_ms()).unwrap();
     assert_eq!(world.balance(), "100");
     assert_eq!(world.findings(), Vec::<String>::new());
+    // An audit misses the entry of a redeemed code, and the code of an entry.
+    world.sql(
+        "UPDATE credit_code SET credits = credits + 1 WHERE is_entered;
+         DELETE FROM credit_code WHERE NOT is_entered",
+    );
+    let findings = world.findings();
+    assert!(
+        findings.len() == 2 && findings.iter().all(|it| it.starts_with("code: ")),
+        "{findings:?}"
+    );
 }

@@ -1,8 +1,10 @@
 //! Many payments with refunds and disputes of many accounts, whose events come in any order, twice,
 //! ten at once, late or never, while the process dies: nothing is lost, and nothing counts twice.
 
+use super::clawback::{Requests, end};
 use super::wire::{NEW_SECRET, OLD_SECRET, SimWorld, receive, sim_world};
 use super::*;
+use crate::billing::Hold;
 use std::collections::HashMap;
 use vendor_simulator::stripe::{DeliveryPlan, PaymentWay, SignedEvent};
 
@@ -32,6 +34,12 @@ struct Load {
     again: Vec<SignedEvent>,
     spent: Micro,
     deliveries: usize,
+    /// `None` while the process is dead.
+    requests: Option<Requests>,
+    /// Running requests, and the most that each can cost.
+    running: Vec<(Hold, u64)>,
+    /// Payments that waited for requests, at each look of the poller.
+    held: i64,
 }
 
 async fn events_in_any_order(count: usize, accounts: usize, seed: u64) {
@@ -41,7 +49,9 @@ async fn events_in_any_order(count: usize, accounts: usize, seed: u64) {
         true => tempfile::tempdir_in(memory),
         false => tempfile::tempdir(),
     };
-    let sim = sim_world(folder.unwrap(), &[]).await;
+    let mut sim = sim_world(folder.unwrap(), &[]).await;
+    let requests = Requests::serve(sim.world.folder.path());
+    sim.world.settle_in(requests.service.billing());
     let open = |number| sim.world.open_account(&format!("{number}@example.com"));
     let accounts = (0..accounts).map(open).collect();
     let mut load = Load {
@@ -54,6 +64,9 @@ async fn events_in_any_order(count: usize, accounts: usize, seed: u64) {
         again: Vec::new(),
         spent: Micro::ZERO,
         deliveries: 0,
+        requests: Some(requests),
+        running: Vec::new(),
+        held: 0,
     };
     while load.deliveries < count {
         load.act().await;
@@ -118,6 +131,10 @@ impl Load {
                 }
                 _ => self.spend(),
             }
+            self.begin_request();
+        }
+        while self.running.len() > ROUND {
+            self.end_request();
         }
         while self.disputes.len() > ROUND / 4 {
             let dispute = self
@@ -136,6 +153,41 @@ impl Load {
         }
     }
 
+    /// A request of an account begins, and holds half of what the account has.
+    fn begin_request(&mut self) {
+        let account = self.accounts[self.random.below(self.accounts.len())].clone();
+        let world = &self.sim.world;
+        if !world
+            .accounts
+            .database()
+            .people()
+            .may_spend(&account)
+            .unwrap()
+        {
+            return;
+        }
+        let balance = world.billing.balance(&account, now_ms()).unwrap();
+        let credits = u64::try_from(balance.available.get()).unwrap() / 2_000_000;
+        let number = world.events.fetch_add(1, Ordering::Relaxed);
+        if let (Some(requests), 1..) = (&self.requests, credits) {
+            let hold = requests.begin(number, &account, credits);
+            self.running.extend(hold.map(|hold| (hold, credits)));
+        }
+    }
+
+    /// A request ends, for free or for a part of what it holds.
+    fn end_request(&mut self) {
+        let (hold, most) = self
+            .running
+            .swap_remove(self.random.below(self.running.len()));
+        let cost = match self.random.below(3) {
+            0 => 0,
+            _ => self.random.below(usize::try_from(most).unwrap() + 1),
+        };
+        let debited = end(hold, u64::try_from(cost).unwrap());
+        self.spent = self.spent.plus(debited);
+    }
+
     /// An account spends a part of what it has.
     fn spend(&mut self) {
         let account = self.accounts[self.random.below(self.accounts.len())].clone();
@@ -145,7 +197,7 @@ impl Load {
             .billing
             .balance(&account, now_ms())
             .unwrap()
-            .balance;
+            .available;
         let part = Micro::new(balance.get() / 3);
         if part.is_positive() {
             let number = self.sim.world.events.fetch_add(1, Ordering::Relaxed);
@@ -225,26 +277,36 @@ impl Load {
         let id = value["data"]["object"]["id"].as_str().unwrap();
         self.sim.world.sql(&format!(
             "UPDATE payment_order SET state = 'open', paid_at_ms = NULL, refunded = 0 WHERE checkout = '{id}' AND state = 'paid';
-             DELETE FROM payment_event WHERE id = '{}'",
+             DELETE FROM payment_event WHERE id LIKE '{}:%'",
             event.id
         ));
     }
 
     /// The process ends, and another one opens its files.
     fn die(&mut self) {
+        while !self.running.is_empty() {
+            self.end_request();
+        }
+        if let Some(requests) = self.requests.take() {
+            requests.service.shut_down();
+        }
         let world = &mut self.sim.world;
-        let path = world.folder.path();
-        let accounts = Accounts::open(path).unwrap();
-        let billing = Billing::open(path).unwrap();
-        let settings = Arc::clone(&world.payments.settings);
-        world.payments = Payments::new(accounts.clone(), billing.clone(), settings);
-        (world.accounts, world.billing) = (accounts, billing);
+        world.accounts = Accounts::open(world.folder.path()).unwrap();
+        let requests = Requests::serve(world.folder.path());
+        world.settle_in(requests.service.billing());
+        self.requests = Some(requests);
     }
 
     async fn poll_some(&mut self) {
         let sql = "UPDATE payment_order SET next_poll_at_ms = 0 WHERE next_poll_at_ms IS NOT NULL AND random() % 8 = 0";
         self.sim.world.sql(sql);
         self.sim.world.payments.poll_due(now_ms()).await.unwrap();
+        self.held += self.count("SELECT count(*) FROM payment_order WHERE clawback = 'held'");
+        self.take_held();
+    }
+
+    fn take_held(&self) {
+        self.sim.world.payments.finish_clawbacks(now_ms()).unwrap();
     }
 
     /// What was lost is found by polls; what was refused comes again.
@@ -265,6 +327,13 @@ impl Load {
         for _ in 0..10 {
             self.deliver(0);
         }
+        while !self.running.is_empty() {
+            self.end_request();
+            self.take_held();
+        }
+        let open = self.count("SELECT count(*) FROM payment_order WHERE clawback <> 'none'");
+        assert_eq!(open, 0, "no request holds credits any more");
+        assert!(self.held > 0, "some payments waited for requests");
         assert_eq!(
             self.again
                 .iter()
@@ -308,7 +377,7 @@ impl Load {
                 .unwrap();
             assert_eq!(i128::from(totals.left().get()), expected, "{charge:?}");
             assert_eq!(i128::from(totals.bought.get()), all, "{charge:?}");
-            written_off = written_off.plus(totals.written_off);
+            written_off = written_off.plus(totals.written_off());
             let sum = left.entry(order.account).or_insert(Micro::ZERO);
             *sum = sum.plus(totals.left());
         }

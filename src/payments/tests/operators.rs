@@ -83,6 +83,20 @@ async fn a_refund_pays_back_once_and_takes_the_credits_once() {
 }
 
 #[tokio::test]
+async fn of_parallel_refunds_with_one_reference_one_is_new() {
+    let world = world();
+    let order = world.buy(10_000).await;
+    let refunds = (0..6).map(|_| world.refund_by_operator(&order, Some(2_500), "ticket 1"));
+    let done = futures_util::future::join_all(refunds).await;
+    let new = done.iter().filter(|it| it.as_ref().unwrap().is_new);
+    assert_eq!(new.count(), 1, "{done:?}");
+    assert_eq!(
+        (world.refunded(&order), world.balance()),
+        (2_500, "7875".into())
+    );
+}
+
+#[tokio::test]
 async fn a_refund_whose_answer_is_lost_is_repeated_and_pays_back_once() {
     let world = world();
     let order = world.buy(1_000).await;
@@ -167,30 +181,17 @@ async fn a_comparison_names_what_differs() {
 #[tokio::test]
 async fn what_goes_wrong_is_an_alert_of_who_must_know() {
     let world = world();
-    let new = NewAccount {
-        email: "root@example.com",
-        password: None,
-        role: Role::Admin,
-        trial: None,
-    };
-    let root = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
-        .unwrap()
-        .id;
-    let fired = |account: &str| -> Vec<String> {
-        let rows = world.accounts.database().alerts();
-        let fired = rows.fired_alerts(account).unwrap();
-        fired.into_iter().map(|row| row.rule).collect()
-    };
+    let root = world.open_root();
     let order = world.order(1_000).await;
     let failed = Checkout {
         state: CheckoutState::Failed,
         ..world.pay(&order)
     };
     world.handle(EventSubject::Checkout(failed)).unwrap();
-    assert_eq!(fired(&world.account), ["payment_failed"]);
+    assert_eq!(world.fired(&world.account), ["payment_failed"]);
     let order = world.buy(1_000).await;
     world.dispute(&order, DisputeOutcome::Inquiry).unwrap();
-    assert_eq!(fired(&root), Vec::<String>::new());
+    assert_eq!(world.fired(&root), Vec::<String>::new());
     world.dispute(&order, DisputeOutcome::Taken).unwrap();
     let order = world.order(1_000).await;
     let other = Checkout {
@@ -198,9 +199,9 @@ async fn what_goes_wrong_is_an_alert_of_who_must_know() {
         ..world.pay(&order)
     };
     world.handle(EventSubject::Checkout(other)).unwrap();
-    assert_eq!(fired(&root), ["payment_disputed", "payment_refused"]);
+    assert_eq!(world.fired(&root), ["payment_disputed", "payment_refused"]);
     assert!(!world.differences().await.is_empty());
     let all = ["payment_disputed", "payment_refused", "payments_differ"];
-    assert_eq!(fired(&root), all);
-    assert_eq!(fired(&world.account), ["payment_failed"]);
+    assert_eq!(world.fired(&root), all);
+    assert_eq!(world.fired(&world.account), ["payment_failed"]);
 }

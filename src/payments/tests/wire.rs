@@ -439,7 +439,7 @@ async fn refunds_and_a_won_dispute_add_up_in_any_order() {
         .payment_totals(&payment)
         .unwrap();
     assert_eq!(
-        (totals.left(), totals.written_off.to_string()),
+        (totals.left(), totals.written_off().to_string()),
         (Micro::ZERO, "1000".into())
     );
     assert_eq!(world.findings(), Vec::<String>::new());

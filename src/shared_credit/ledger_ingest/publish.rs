@@ -148,11 +148,7 @@ impl IngestWorker {
                 trial: row.trial,
             },
             credited: row.credited,
-            is_active: self
-                .app
-                .people()
-                .account(account)?
-                .is_some_and(|row| row.active),
+            is_active: self.app.people().may_spend(account)?,
             trial_ends_at_ms: row.trial_ends_at_ms,
             seq,
             epoch: &found.epoch,

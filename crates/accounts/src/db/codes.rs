@@ -1,13 +1,14 @@
 //! Rows of codes that are redeemed for credits.
 //!
-//! Must not see a code: it gets hashes. Must not enter anything in the ledger.
+//! This file sees hashes, never a code, and enters nothing in the ledger.
 
 use super::audit::{self, AuditEntry};
 use super::rows::first_column;
 use super::views::CodeRows;
 use credits::money::Micro;
 use ledger::StoreError;
-use rusqlite::{Row, params};
+use ledger::audit::RedeemedCode;
+use rusqlite::{Connection, Row, params};
 
 /// A code as stored: its hash, without the code.
 #[derive(Debug, Clone)]
@@ -203,4 +204,23 @@ impl CodeRows<'_> {
                 .query_row([batch], first_column)
         })
     }
+}
+
+/// Returns the codes that accounts have redeemed, or are about to.
+pub(super) fn redeemed_codes(connection: &Connection) -> rusqlite::Result<Vec<RedeemedCode>> {
+    connection
+        .prepare(
+            // The id of `CodeRow::id`.
+            "SELECT 'code_' || lower(hex(substr(hash, 1, 8))), redeemed_by, credits, is_entered
+             FROM credit_code WHERE redeemed_by IS NOT NULL",
+        )?
+        .query_map([], |row| {
+            Ok(RedeemedCode {
+                id: first_column(row)?,
+                account: row.get(1)?,
+                credits: row.get(2)?,
+                is_entered: row.get(3)?,
+            })
+        })?
+        .collect()
 }

@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("011_identities.sql"),
     include_str!("012_payment_refunds.sql"),
     include_str!("013_codes.sql"),
+    include_str!("014_clawbacks.sql"),
 ];
 
 /// All tables, because all rows are copied.

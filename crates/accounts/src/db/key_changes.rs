@@ -2,6 +2,7 @@
 //!
 //! This file must not see a key in plain text.
 
+use super::rows::MAY_SPEND;
 use super::views::KeyRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension as _, Row, params};
@@ -60,11 +61,11 @@ impl KeyRows<'_> {
     pub fn key_change(&self, key: &str) -> Result<Option<KeyChange>, StoreError> {
         self.0.read("look for a changed key", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
+                .prepare_cached(&format!(
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
                      FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
-                     WHERE c.key = ?1",
-                )?
+                     WHERE c.key = ?1"
+                ))?
                 .query_row([key], KeyChange::from_row)
                 .optional()
         })
@@ -83,12 +84,12 @@ impl KeyRows<'_> {
     ) -> Result<Vec<KeyChange>, StoreError> {
         self.0.read("look for changed keys", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
+                .prepare_cached(&format!(
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
                      FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
                      WHERE (c.rev, c.key) > (?1, ?2)
-                     ORDER BY c.rev, c.key LIMIT ?3",
-                )?
+                     ORDER BY c.rev, c.key LIMIT ?3"
+                ))?
                 .query_map(
                     params![after.rev, after.key, i64::try_from(limit).unwrap_or(i64::MAX)],
                     KeyChange::from_row,

@@ -3,7 +3,7 @@
 //! This file must not see a key, so it receives hashes.
 
 use super::audit::{self, AuditEntry};
-use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, first_column, key_row};
+use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, MAY_SPEND, first_column, key_row};
 use super::views::KeyRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
@@ -78,10 +78,10 @@ impl KeyRows<'_> {
     fn read_key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
         self.0.read("look up a key", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
-                     FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT k.id, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
+                     FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1"
+                ))?
                 .query_row([hash], |row| {
                     Ok(KeyOwner {
                         key: row.get(0)?,

@@ -1,7 +1,7 @@
 //! What operators read of all payments and order for them: lists, totals, refunds, comparisons with
 //! the provider.
 //!
-//! Must not enter a refund in the ledger, and must not call the provider.
+//! The rows only record what the gateway does at the provider and in the ledger.
 
 use super::payments::{COLUMNS, OrderRow, OrderState, order_row};
 use super::rows::first_column;
@@ -196,19 +196,18 @@ impl PaymentBookRows<'_> {
         })
     }
 
-    /// Records that the provider has paid a refund back and that the ledger has its entry.
+    /// Records that the provider has paid a refund back and that the ledger takes its credits.
+    /// Returns false if that was recorded before.
     pub fn finish_refund(
         &self,
         order: &str,
         reference: &str,
         now_ms: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         self.0.write("finish a refund", |transaction| {
-            let sql = "UPDATE payment_refund SET done_at_ms = ifnull(done_at_ms, ?3)
-                 WHERE payment_order = ?1 AND ref = ?2";
-            transaction
-                .execute(sql, params![order, reference, now_ms])
-                .map(drop)
+            let sql = "UPDATE payment_refund SET done_at_ms = ?3
+                 WHERE payment_order = ?1 AND ref = ?2 AND done_at_ms IS NULL";
+            Ok(transaction.execute(sql, params![order, reference, now_ms])? == 1)
         })
     }
 

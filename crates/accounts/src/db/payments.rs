@@ -3,14 +3,16 @@
 //! This file must not decide whether a payment counts, which the ledger does by its references.
 
 use super::audit::{self, AuditEntry};
+use super::codes::redeemed_codes;
 use super::mail::count;
 use super::rows::first_column;
 use super::views::PaymentRows;
 use credits::money::Micro;
 use ledger::StoreError;
-use ledger::audit::PaidOrder;
+use ledger::audit::{PaidOrder, ShopRows};
 use ledger::sqlite::missing;
 use rusqlite::{OptionalExtension, Row, params};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,19 @@ impl OrderState {
         }
     }
 
+    /// Returns the word for the state on pages.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Created => "Being ordered",
+            Self::Open => "Not paid yet",
+            Self::Processing => "Waiting for the bank",
+            Self::Paid => "Paid",
+            Self::Expired => "Expired",
+            Self::Failed => "Failed",
+            Self::Refused => "Differs from its order",
+        }
+    }
+
     /// Returns whether the order still waits for its payment.
     pub fn is_waiting(self) -> bool {
         matches!(self, Self::Created | Self::Open | Self::Processing)
@@ -59,6 +74,34 @@ impl OrderState {
 
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// Whether the ledger has taken all credits that must be taken back for an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClawbackState {
+    None,
+    /// A process takes credits back, or died while it did.
+    Open,
+    /// Running requests hold the rest of the credits. The account may begin no new ones.
+    Held,
+}
+
+impl ClawbackState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Open => "open",
+            Self::Held => "held",
+        }
+    }
+
+    fn from_name(name: &str) -> Self {
+        match name {
+            "none" => Self::None,
+            "held" => Self::Held,
+            _ => Self::Open,
+        }
     }
 }
 
@@ -83,10 +126,31 @@ pub struct OrderRow {
     pub polls: u32,
     pub tax: Option<i64>,
     pub refunded: i64,
+    /// What each dispute has taken of the amount, by the provider's id; 0 if the bank returned it.
+    pub disputes: BTreeMap<String, i64>,
+    pub clawback: ClawbackState,
     /// Written-off credits for which the account was suspended.
     pub written_off: Micro,
     /// Reason for a failure, or a note for the operator; may be empty.
     pub note: String,
+}
+
+impl OrderRow {
+    /// Returns the credits, including the bonus, for a part of the amount. The whole amount yields
+    /// all credits.
+    pub fn share(&self, minor: i64) -> Micro {
+        let all = self.credits.plus(self.bonus);
+        let minor = minor.clamp(0, self.amount);
+        let share = i128::from(all.get()) * i128::from(minor) / i128::from(self.amount.max(1));
+        Micro::new(i64::try_from(share).unwrap_or(all.get()))
+    }
+
+    /// Returns the credits for what refunds and disputes have taken. They can exceed what was
+    /// bought.
+    pub fn due(&self) -> Micro {
+        let disputed = self.disputes.values().map(|minor| self.share(*minor));
+        disputed.fold(self.share(self.refunded), Micro::plus)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +177,7 @@ pub enum InsertOrderOutcome {
     TooMany,
 }
 
-pub(super) const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note";
+pub(super) const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note, disputes, clawback";
 
 pub(super) fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
     let state: String = row.get(6)?;
@@ -136,6 +200,9 @@ pub(super) fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
         refunded: row.get(14)?,
         written_off: row.get(15)?,
         note: row.get(16)?,
+        // The column contains nothing else.
+        disputes: serde_json::from_str(&row.get::<_, String>(17)?).unwrap_or_default(),
+        clawback: ClawbackState::from_name(&row.get::<_, String>(18)?),
     })
 }
 
@@ -350,13 +417,50 @@ impl PaymentRows<'_> {
         })
     }
 
-    /// Records the total amount of a payment that was refunded.
+    /// Records the total amount of a payment that was refunded. The ledger must then take the
+    /// credits for it back.
     pub fn set_refunded(&self, id: &str, refunded: i64) -> Result<(), StoreError> {
         self.0
             .write("record the refund of an order", |transaction| {
-                let sql = "UPDATE payment_order SET refunded = max(refunded, ?2) WHERE id = ?1";
+                let sql = "UPDATE payment_order SET refunded = ?2, clawback = 'open'
+                     WHERE id = ?1 AND refunded < ?2";
                 transaction.execute(sql, params![id, refunded]).map(drop)
             })
+    }
+
+    /// Records the amount that a dispute has taken of a payment; 0 if the bank has returned it,
+    /// which is final. The ledger must then take or return the credits for it.
+    pub fn set_disputed(&self, id: &str, dispute: &str, minor: i64) -> Result<(), StoreError> {
+        self.0
+            .write("record the dispute of an order", |transaction| {
+                let path = format!("$.\"{dispute}\"");
+                let sql = "UPDATE payment_order SET disputes = json_set(disputes, ?2, ?3), clawback = 'open'
+                     WHERE id = ?1 AND ifnull(disputes ->> ?2, -1) NOT IN (0, ?3)";
+                transaction.execute(sql, params![id, path, minor]).map(drop)
+            })
+    }
+
+    /// Records whether the ledger has taken back what it must.
+    pub fn set_clawback(&self, id: &str, state: ClawbackState) -> Result<(), StoreError> {
+        self.0.write("record a clawback", |transaction| {
+            let sql = "UPDATE payment_order SET clawback = ?2 WHERE id = ?1 AND clawback <> ?2";
+            transaction
+                .execute(sql, params![id, state.name()])
+                .map(drop)
+        })
+    }
+
+    /// Returns the orders after the order `after` whose credits are still to be taken back, by id:
+    /// at most `limit`.
+    pub fn open_clawbacks(&self, after: &str, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.0.read("look for open clawbacks", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id FROM payment_order WHERE clawback <> 'none' AND id > ?1 ORDER BY id LIMIT ?2",
+                )?
+                .query_map(params![after, limit], first_column)?
+                .collect()
+        })
     }
 
     /// Suspends the account of an order whose credits were spent before the payment was reversed.
@@ -407,33 +511,43 @@ impl PaymentRows<'_> {
     }
 }
 
-/// Returns the orders that have a payment; `None` without `app.db`.
+/// Returns the orders that have a payment, and the redeemed codes. `None` without an `app.db` of
+/// this version.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn paid_orders(dir: &Path) -> Result<Option<Vec<PaidOrder>>, StoreError> {
-    let Some(connection) = missing::open_with(dir, "app.db", "payment_order")? else {
+pub fn shop_rows(dir: &Path) -> Result<Option<ShopRows>, StoreError> {
+    let Some(connection) = missing::open_with(dir, "app.db", "credit_code")? else {
         return Ok(None);
     };
     let rows = || -> rusqlite::Result<_> {
-        connection
-            .prepare(
-                "SELECT id, account, payment, credits, bonus, state = 'paid' FROM payment_order
-                 WHERE payment IS NOT NULL",
-            )?
-            .query_map([], |row| {
-                Ok(PaidOrder {
-                    id: first_column(row)?,
-                    account: row.get(1)?,
-                    payment: row.get(2)?,
-                    credits: row.get(3)?,
-                    bonus: row.get(4)?,
-                    is_entered: row.get(5)?,
-                })
-            })?
-            .collect()
+        let mut columns = connection
+            .prepare("SELECT 1 FROM pragma_table_info('payment_order') WHERE name = 'clawback'")?;
+        if !columns.exists([])? {
+            return Ok(None);
+        }
+        let orders = connection
+            .prepare(&format!(
+                "SELECT {COLUMNS} FROM payment_order WHERE payment IS NOT NULL"
+            ))?
+            .query_map([], |row| order_row(row).map(paid_order))?
+            .collect::<Result<_, _>>()?;
+        let codes = redeemed_codes(&connection)?;
+        Ok(Some(ShopRows { orders, codes }))
     };
-    rows()
-        .map(Some)
-        .map_err(|source| StoreError::sqlite("look for paid orders", source))
+    rows().map_err(|source| StoreError::sqlite("look for paid orders and redeemed codes", source))
+}
+
+fn paid_order(order: OrderRow) -> PaidOrder {
+    let is_entered = order.state == OrderState::Paid;
+    PaidOrder {
+        due: order.due(),
+        is_taken_back: is_entered && order.clawback == ClawbackState::None,
+        id: order.id,
+        account: order.account,
+        payment: order.payment.unwrap_or_default(),
+        credits: order.credits,
+        bonus: order.bonus,
+        is_entered,
+    }
 }

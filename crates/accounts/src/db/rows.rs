@@ -95,6 +95,12 @@ pub struct KeyRow {
 
 pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
+/// SQL for whether the account `a` may begin requests: it is active, and no request holds credits
+/// of a payment that was taken back.
+pub(crate) const MAY_SPEND: &str =
+    "a.status = 'active' AND NOT EXISTS(SELECT 1 FROM payment_order p
+  WHERE p.account = a.id AND p.clawback <> 'none' AND p.clawback = 'held')";
+
 pub(crate) const KEY_COLUMNS: &str =
     "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 

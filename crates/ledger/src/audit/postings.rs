@@ -8,7 +8,7 @@
 
 use super::endings::{FoundEndings, find_endings};
 use super::findings::LedgerAuditReport;
-use super::payments::{PaidOrder, PaymentRules};
+use super::payments::{PaymentRules, ShopRows};
 use crate::StoreError;
 use crate::audit::walk::LedgerWalk;
 use crate::{Ledger, LedgerAccountRow, LedgerEntry, PostingDetail};
@@ -74,6 +74,7 @@ impl PostingRules {
             ("topup" | "bonus" | "payment_refund" | "dispute", Ok(detail)) => {
                 self.payments.add(entry, &detail, report);
             }
+            ("code", Ok(_)) => self.payments.add_code(entry),
             (
                 "trial" | "grant" | "topup" | "bonus" | "payment_refund" | "dispute" | "code",
                 Err(_),
@@ -152,14 +153,12 @@ impl PostingRules {
         self.check_refunds(ledger, walk, report)
     }
 
-    /// Compares the payments with the orders of `app.db`.
-    pub fn check_orders(
-        &self,
-        before: &[PaidOrder],
-        after: &[PaidOrder],
-        report: &mut LedgerAuditReport,
-    ) {
-        self.payments.check_orders(before, after, report);
+    /// Compares the payments and codes with the orders and codes of `app.db`.
+    pub fn check_shop(&self, before: &ShopRows, after: &ShopRows, report: &mut LedgerAuditReport) {
+        self.payments
+            .check_orders(&before.orders, &after.orders, report);
+        self.payments
+            .check_codes(&before.codes, &after.codes, report);
     }
 
     fn check_refunds(

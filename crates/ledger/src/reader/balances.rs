@@ -37,27 +37,61 @@ pub struct RefundEntry {
     pub actor: Option<String>,
 }
 
-/// Suffix of an entry's reference. The entry returns credits that a dispute took and then lost.
-pub const DISPUTE_RETURNED: &str = ":won";
-
 /// The credits that a payment has bought, and the credits that were taken back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PaymentTotals {
     /// Bought credits, including their bonus.
     pub bought: Micro,
-    /// Sum of the refunds so far, including written-off credits.
-    pub refunded: Micro,
-    /// Sum of the disputes whose credits were not returned, including written-off credits.
-    pub disputed: Micro,
-    /// The part of refunds and disputes that had been spent already.
+    pub refunds: ReversalTotals,
+    /// By the provider's id of the dispute.
+    pub disputes: BTreeMap<String, ReversalTotals>,
+}
+
+/// What the entries of all refunds of a payment, or of one of its disputes, have taken back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReversalTotals {
+    /// Sum of the parts so far, including written-off credits.
+    pub requested: Micro,
+    /// The part that had been spent already.
     pub written_off: Micro,
-    pub refunds: u32,
+    pub entries: u32,
+}
+
+impl ReversalTotals {
+    /// Adds an entry. One that takes nothing returns what the earlier ones have taken, and what
+    /// they wrote off counts no more.
+    pub(crate) fn add(&mut self, change: Micro, writeoff: Micro) {
+        let requested = writeoff.minus(change);
+        self.entries = self.entries.saturating_add(1);
+        if requested.is_positive() {
+            self.requested = self.requested.plus(requested);
+            self.written_off = self.written_off.plus(writeoff);
+        } else {
+            (self.requested, self.written_off) = (Micro::ZERO, Micro::ZERO);
+        }
+    }
+
+    /// Returns the credits that were taken from the account.
+    pub fn taken(&self) -> Micro {
+        self.requested.minus(self.written_off)
+    }
 }
 
 impl PaymentTotals {
+    fn reversals(&self) -> impl Iterator<Item = &ReversalTotals> {
+        self.disputes.values().chain([&self.refunds])
+    }
+
     /// Returns the credits that can still be taken back.
     pub fn left(&self) -> Micro {
-        self.bought.minus(self.refunded).minus(self.disputed)
+        let requested = self.reversals().map(|it| it.requested);
+        requested.fold(self.bought, Micro::minus)
+    }
+
+    /// Returns the part of refunds and disputes that had been spent already.
+    pub fn written_off(&self) -> Micro {
+        let written_off = self.reversals().map(|it| it.written_off);
+        written_off.fold(Micro::ZERO, Micro::plus)
     }
 }
 
@@ -179,30 +213,29 @@ pub(crate) fn payment_totals(
     }
     let mut statement = connection.prepare_cached(
         "SELECT kind, ref, d_paid + d_trial, writeoff FROM entry
-         WHERE kind IN ('payment_refund', 'dispute') AND ref > ?1 || ':' AND ref < ?1 || ';'",
+         WHERE kind IN ('payment_refund', 'dispute') AND ref > ?1 || ':' AND ref < ?1 || ';'
+         ORDER BY seq",
     )?;
     let mut rows = statement.query([payment])?;
-    // Credits that each dispute took and wrote off, until they are returned.
-    let mut disputes: BTreeMap<String, (Micro, Micro)> = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let (kind, reference): (String, String) = (row.get(0)?, row.get(1)?);
-        let (change, writeoff): (Micro, Micro) = (row.get(2)?, row.get(3)?);
-        let requested = writeoff.minus(change);
-        if kind == "payment_refund" {
-            totals.refunded = totals.refunded.plus(requested);
-            totals.written_off = totals.written_off.plus(writeoff);
-            totals.refunds += 1;
-        } else if let Some(dispute) = reference.strip_suffix(DISPUTE_RETURNED) {
-            disputes.insert(dispute.to_owned(), (Micro::ZERO, Micro::ZERO));
-        } else {
-            disputes.entry(reference).or_insert((requested, writeoff));
-        }
-    }
-    for (requested, writeoff) in disputes.into_values() {
-        totals.disputed = totals.disputed.plus(requested);
-        totals.written_off = totals.written_off.plus(writeoff);
+        let reversal = match kind.as_str() {
+            "dispute" => {
+                let dispute = dispute_id(payment, &reference).to_owned();
+                totals.disputes.entry(dispute).or_default()
+            }
+            _ => &mut totals.refunds,
+        };
+        reversal.add(row.get(2)?, row.get(3)?);
     }
     Ok(totals)
+}
+
+/// Returns the dispute that a part belongs to: its reference is the payment's, the dispute's id,
+/// and from the second part on a number.
+pub(crate) fn dispute_id<'a>(payment: &str, reference: &'a str) -> &'a str {
+    let part = reference.get(payment.len() + 1..).unwrap_or_default();
+    part.split(':').next().unwrap_or_default()
 }
 
 pub(crate) fn refunded_total(

@@ -173,6 +173,23 @@ pub(crate) fn claimed_by_others(
         .query_row([account, instance_id], |row| Ok(CreditSplit { paid: row.get(0)?, trial: row.get(1)? }))
 }
 
+/// Returns the credits that this instance has claimed itself; `None` without a claim.
+pub(crate) fn own_claim(
+    transaction: &Transaction<'_>,
+    account: &str,
+    instance_id: &str,
+) -> rusqlite::Result<Option<CreditSplit>> {
+    transaction
+        .prepare_cached("SELECT paid, trial FROM claim WHERE account = ?1 AND boot = ?2")?
+        .query_row([account, instance_id], |row| {
+            Ok(CreditSplit {
+                paid: row.get(0)?,
+                trial: row.get(1)?,
+            })
+        })
+        .optional()
+}
+
 fn add_claim(
     transaction: &Transaction<'_>,
     instance_id: &str,

@@ -62,8 +62,8 @@ pub enum BalanceChangeKind<'a> {
     Bonus {
         order: &'a str,
     },
-    /// The provider has refunded money of the order. The entry takes paid credits as far as there
-    /// are any, and writes off those that were spent.
+    /// The provider has refunded money of the order. The entry takes the paid credits that are
+    /// free, and writes off those that were spent. What running requests hold is left for another.
     PaymentRefund {
         /// Reference of the purchase entry.
         payment: &'a str,
@@ -108,13 +108,13 @@ impl<'a> BalanceChangeKind<'a> {
 }
 
 impl BalanceChange<'_> {
-    /// Returns whether the change takes back credits that a payment bought. It then takes the
-    /// available credits, and writes off the rest.
+    /// Returns whether the change takes back credits that a payment bought. See [`split_debit`].
     pub fn is_clawback(&self) -> bool {
         self.amount < Micro::ZERO && self.kind.payment().is_some()
     }
 
-    /// Returns the amount that the entry writes off in addition to its change of the balance.
+    /// Returns the amount that the entry of a debit of the store writes off, if the account pays
+    /// `taken`.
     fn writeoff(&self, taken: Micro) -> Micro {
         match self.is_clawback() {
             true => Micro::ZERO.minus(self.amount).minus(taken),
@@ -302,13 +302,13 @@ pub(crate) fn insert_change(
     let mut writeoff = Micro::ZERO;
     if amount < Micro::ZERO {
         check_clawback(transaction, change, sql)?;
-        let free =
-            free_credit(transaction, account, instance_id, &claims()?, at_ms).map_err(sql)?;
-        let taken = split_debit(change, free)?;
-        writeoff = change.writeoff(taken.total());
+        let available =
+            available_credit(transaction, account, instance_id, &claims()?, at_ms).map_err(sql)?;
+        let debit = split_debit(change, available)?;
+        writeoff = debit.writeoff;
         parts = (
-            Micro::ZERO.minus(taken.paid),
-            Micro::ZERO.minus(taken.trial),
+            Micro::ZERO.minus(debit.taken.paid),
+            Micro::ZERO.minus(debit.taken.trial),
         );
         transaction
             .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
@@ -483,57 +483,93 @@ pub(crate) fn trial_end(
         .map(Option::flatten)
 }
 
-/// Returns the credits of each bucket that are neither held nor settled. Settled credits that the
+/// The credits of an account that a debit may find.
+#[derive(Debug, Clone, Copy)]
+pub struct AvailableCredit {
+    /// The credits of each bucket that are neither held nor settled.
+    pub free: CreditSplit,
+    /// Paid credits that running requests hold. They may become free again.
+    pub held_paid: Micro,
+}
+
+/// The buckets that pay a debit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DebitSplit {
+    pub taken: CreditSplit,
+    /// The part that the account has spent, so that a clawback cannot take it.
+    pub writeoff: Micro,
+}
+
+/// Returns the credits of an account that are free, and that are held. Settled credits that the
 /// ledger has entered are not subtracted twice.
-fn free_credit(
+fn available_credit(
     transaction: &Transaction<'_>,
     account: &str,
     instance_id: &str,
     claims: &[Claim],
     at_ms: i64,
-) -> rusqlite::Result<CreditSplit> {
+) -> rusqlite::Result<AvailableCredit> {
     let (paid, trial) = balances(transaction, account)
         .optional()?
         .unwrap_or_default();
-    let mut free = CreditSplit { paid, trial }.minus(claim::claimed_by_others(
-        transaction,
-        account,
-        instance_id,
-    )?);
+    let mut held = claim::claimed_by_others(transaction, account, instance_id)?;
+    let mut unspent = CreditSplit { paid, trial };
     for claim in claims {
-        free = free
-            .minus(claim.held)
-            .minus(claim::unapplied_parts(transaction, account, claim)?);
+        held = held.plus(claim.held);
+        unspent = unspent.minus(claim::unapplied_parts(transaction, account, claim)?);
+    }
+    let mut free = unspent.minus(held).or_zero();
+    if let Some(own) = claim::own_claim(transaction, account, instance_id)? {
+        // What became free after the claim was made, another process may have reserved since.
+        free.paid = free.paid.min(own.paid);
     }
     let runs = trial_end(transaction, account)?.is_some_and(|ends| at_ms < ends);
-    Ok(CreditSplit {
-        trial: if runs { free.trial } else { Micro::ZERO },
-        ..free
-    }
-    .or_zero())
+    Ok(AvailableCredit {
+        free: CreditSplit {
+            trial: if runs { free.trial } else { Micro::ZERO },
+            ..free
+        },
+        held_paid: unspent.paid.minus(free.paid).or_zero(),
+    })
 }
 
-/// Splits a debit between the buckets of `free`. A change that takes a payment back takes paid
-/// credits only, and no more than are available.
+/// Splits a debit between the buckets of the free credits. A change that takes a payment back takes
+/// paid credits only, and no more than are free. It writes off what the account has spent, and
+/// leaves what running requests hold: another change takes that when they have ended.
 ///
 /// # Errors
-/// Returns an error if the buckets do not cover the debit.
+/// Returns [`StoreError::Held`] if a clawback finds held credits only, and an error if the buckets
+/// do not cover another debit.
 pub fn split_debit(
     change: &BalanceChange<'_>,
-    free: CreditSplit,
-) -> Result<CreditSplit, StoreError> {
+    available: AvailableCredit,
+) -> Result<DebitSplit, StoreError> {
+    let AvailableCredit { free, held_paid } = available;
     let requested = Micro::ZERO.minus(change.amount);
     let paid = requested.min(free.paid);
+    let rest = requested.minus(paid);
     if change.is_clawback() {
-        let trial = Micro::ZERO;
-        return Ok(CreditSplit { paid, trial });
+        let writeoff = rest.minus(held_paid).or_zero();
+        if !paid.plus(writeoff).is_positive() {
+            return Err(StoreError::Held(format!(
+                "cannot take back {requested} credits from account {} yet: running requests hold them",
+                change.account
+            )));
+        }
+        let taken = CreditSplit {
+            paid,
+            trial: Micro::ZERO,
+        };
+        return Ok(DebitSplit { taken, writeoff });
     }
-    let trial = requested.minus(paid);
-    if trial > free.trial {
+    if rest > free.trial {
         let free = free.total();
         return Err(StoreError::Refused(format!(
             "cannot deduct {requested} credits: only {free} are available"
         )));
     }
-    Ok(CreditSplit { paid, trial })
+    Ok(DebitSplit {
+        taken: CreditSplit { paid, trial: rest },
+        writeoff: Micro::ZERO,
+    })
 }
