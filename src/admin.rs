@@ -24,11 +24,12 @@ mod state;
 mod tests;
 
 use crate::billing::Billing;
+use crate::payments::PaymentError;
 use crate::refused_requests::RefusedRequests;
 use ::accounts::Accounts;
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -90,6 +91,7 @@ pub fn router(
         .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })
         // Middleware in front of the routes, the last one outermost.
+        .layer(from_fn_with_state(Arc::clone(&app), hide_shop))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -98,6 +100,19 @@ pub fn router(
         .layer(from_fn(with_timeout))
         .with_state(app);
     Router::new().nest("/admin/v1", routes)
+}
+
+/// Answers as if the paths of a part of the shop that is off did not exist.
+async fn hide_shop(
+    State(app): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, AdminError> {
+    let path = format!("/admin/v1{}", request.uri().path());
+    match app.payments.hides(&path) {
+        true => Err(PaymentError::Off.into()),
+        false => Ok(next.run(request).await),
+    }
 }
 
 /// Ends requests that take too long, and forbids caching of every response.

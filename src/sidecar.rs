@@ -116,6 +116,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .fallback(error_page::not_found)
         .method_not_allowed_fallback(error_page::method_not_allowed)
         // The middleware in front of the routes follows; the last layer is the outermost.
+        .layer(from_fn_with_state(Arc::clone(&app), buying::hide_shop))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),

@@ -421,6 +421,18 @@ async fn what_is_malformed_is_named_and_posts_nothing() {
         .await;
     world.fails("DELETE", grants, "", 405, "wrong_method").await;
     world.fails("GET", "/nothing", "", 404, "not_found").await;
+    // What is not sold has no paths, whatever the method and the body.
+    for path in [
+        "/payments",
+        "/payments/reconcile",
+        "/payments/a/refunds",
+        "/codes",
+        "/codes/a/void",
+    ] {
+        for method in ["GET", "POST", "PUT"] {
+            world.fails(method, path, "x", 404, "not_found").await;
+        }
+    }
     for page in [
         "/accounts?limit=0",
         "/accounts?limit=101",

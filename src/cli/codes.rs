@@ -68,6 +68,9 @@ pub fn run(command: CodesCommand, context: &CommandContext<'_>) -> anyhow::Resul
             expires,
             per_account,
         } => {
+            if !context.settings.takes_codes()? {
+                bail!("no codes are taken: write `payments: {{codes: true}}` to the config first");
+            }
             let created = acting.create_codes(&NewCodes {
                 credits,
                 count,

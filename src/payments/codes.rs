@@ -1,7 +1,7 @@
 //! An account holder redeems a code for credits.
 //!
 //! `app.db` gives the code to one account, then the ledger enters the credits under the code's id,
-//! then `app.db` learns of it. After a crash in between, the poller goes on. Must not say why a
+//! then `app.db` learns of it. After a crash in between, the poller goes on. Nobody learns why a
 //! code is not valid.
 
 use super::error::PaymentError;

@@ -22,8 +22,9 @@ use askama::Template;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
@@ -176,14 +177,9 @@ impl PaymentView {
 
 fn status_label(order: &OrderRow) -> &'static str {
     match order.state {
-        OrderState::Created | OrderState::Open => "Not paid yet",
-        OrderState::Processing => "Waiting for the bank",
         OrderState::Paid if order.refunded >= order.amount => "Refunded",
         OrderState::Paid if order.refunded > 0 => "Partly refunded",
-        OrderState::Paid => "Paid",
-        OrderState::Expired => "Expired",
-        OrderState::Failed => "Failed",
-        OrderState::Refused => "Being checked",
+        state => state.label(),
     }
 }
 
@@ -229,11 +225,15 @@ impl OrderNotice {
     }
 }
 
-/// The page of credits exists where they are sold or codes are taken.
-fn require_page(app: &SidecarState) -> Result<(), PageError> {
-    match app.payments.settings().is_some() || app.payments.takes_codes() {
-        true => Ok(()),
-        false => Err(PageError::NotFound),
+/// Middleware in front of all pages: those of a part of the shop that is off do not exist.
+pub async fn hide_shop(
+    State(app): State<Arc<SidecarState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match app.payments.hides(request.uri().path()) {
+        true => PageError::NotFound.into_response(),
+        false => next.run(request).await,
     }
 }
 
@@ -247,7 +247,6 @@ async fn show(
     user: CurrentUser,
     query: Result<Query<CreditsQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    require_page(&app)?;
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let order = match query.order.as_str() {
         "" => None,

@@ -2,7 +2,7 @@
 //! 4 base32 digits of their CRC-32.
 //!
 //! The database has only the SHA-256 of a code. With the checksum, a typo never reaches the
-//! database. Must not know how credits are entered.
+//! database. `payments/codes.rs` of the gateway enters the credits.
 
 use super::audit::{AuditChange, AuditedAccounts};
 use super::error::AccountError;

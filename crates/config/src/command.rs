@@ -32,6 +32,7 @@ pub struct CommandSettings {
     pub ledger: LedgerSettings,
     signup: Option<SignupSettings>,
     sign_in: Option<SignInSettings>,
+    takes_codes: bool,
     catalog: Catalog,
     base_url: String,
     file: PathBuf,
@@ -68,6 +69,15 @@ impl CommandSettings {
         self.sign_in
             .as_ref()
             .ok_or_else(|| self.faults_of(&["sign_in"]))
+    }
+
+    /// Returns whether account holders can redeem codes.
+    ///
+    /// # Errors
+    /// Returns the faults of the section `payments`, if it has any.
+    pub fn takes_codes(&self) -> Result<bool, ConfigError> {
+        self.check_sections(&["payments"])?;
+        Ok(self.takes_codes)
     }
 
     /// Returns the models and prices. The vendors' keys are placeholders.
@@ -155,6 +165,7 @@ fn parse(
     let store = section::<raw::Store>(&tree, "store");
     let signup = section::<raw::Signup>(&tree, "signup");
     let sign_in = section::<raw::SignIn>(&tree, "sign_in");
+    let payments = section::<raw::PaymentOptions>(&tree, "payments");
     let upkeep = section::<raw::LedgerUpkeep>(&tree, "ledger").unwrap_or_default();
     let (vendors, models) = (section(&tree, "vendors"), section(&tree, "models"));
     let base_url = section::<String>(&tree, "base_url").unwrap_or_default();
@@ -194,6 +205,7 @@ fn parse(
             ledger,
             signup,
             sign_in,
+            takes_codes: payments.is_some_and(|it| it.codes),
             catalog,
             base_url,
             file: file.to_owned(),
@@ -312,6 +324,20 @@ mod tests {
         )
         .unwrap();
         assert!(settings.signup().is_ok() && settings.catalog().is_ok());
+        for (section, takes_codes) in [
+            ("", false),
+            ("payments: {codes: true}\n", true),
+            (
+                "payments: {provider: stripe, secret_key: \"${HERE}\"}\n",
+                true,
+            ),
+            ("payments: {codes: false}\n", false),
+        ] {
+            let settings = with("signup:", &format!("{section}signup:")).unwrap();
+            assert_eq!(settings.takes_codes().unwrap(), takes_codes, "{section}");
+        }
+        let settings = with("signup:", "payments: {codes: maybe}\nsignup:").unwrap();
+        assert!(settings.takes_codes().is_err());
         assert_eq!(
             keys(with("data_dir: \"data\"", "data_dir: \"${HERE}\"").unwrap_err()),
             ["data_dir"]

@@ -1,7 +1,8 @@
 //! Reads the section `payments`, with the payment provider and the price of credits.
 //!
 //! Amounts of money are in the minor units of the currency, as for the provider: cents for `usd`,
-//! whole yen for `jpy`. This module must not open a connection.
+//! whole yen for `jpy`. This module must not open a connection. The simulated Stripe has its own
+//! table of currencies (`stripe/currency.rs`) on purpose: tests compare the two.
 
 use super::base_url::{ProviderAddress, parse_base_url};
 use super::raw;

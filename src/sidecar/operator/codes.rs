@@ -1,7 +1,6 @@
 //! Codes that account holders redeem for credits: create, list and void them.
 //!
-//! The texts of codes are on the page that answers their creation alone. Where none are taken,
-//! these pages do not exist.
+//! The texts of codes are on the page that answers their creation alone.
 
 use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
@@ -71,13 +70,6 @@ impl CodesPage {
     }
 }
 
-fn require_codes(app: &SidecarState) -> Result<(), PageError> {
-    match app.payments.takes_codes() {
-        true => Ok(()),
-        false => Err(PageError::NotFound),
-    }
-}
-
 fn page(app: &SidecarState, user: &CurrentUser, before: &str) -> Result<CodesPage, PageError> {
     let rows = app.accounts.codes().batches(before, ROWS_PER_PAGE)?;
     let is_full = rows.len() >= usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
@@ -113,7 +105,6 @@ pub async fn show(
     Operator { user, .. }: Operator,
     query: Result<Query<CodeBatchQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    require_codes(&app)?;
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     Ok(html(StatusCode::OK, &page(&app, &user, &query.before)?))
 }
@@ -123,7 +114,6 @@ pub async fn create(
     State(app): State<Arc<SidecarState>>,
     OperatorForm { mut form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
-    require_codes(&app)?;
     let outcome = create_codes(&app, &mut form, by).await;
     form::respond(outcome, |fault| {
         let text = |name: &str| form.field(name).chars().take(30).collect::<String>();
@@ -175,7 +165,6 @@ pub async fn void(
     Path(batch): Path<String>,
     OperatorForm { form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
-    require_codes(&app)?;
     if !form.is_confirmed() {
         let codes = app.accounts.codes().codes_of(&batch)?;
         let open = codes

@@ -1,12 +1,11 @@
 //! The payments of all accounts: search, totals, one payment, and its refund.
 //!
-//! Where no credits are sold, these pages do not exist. Must not decide what a refund takes back:
-//! `payments` does.
+//! `payments` decides what a refund takes back.
 
 use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
-use super::super::buying::{PaymentView, sold};
+use super::super::buying::PaymentView;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Timestamp};
 use super::super::error::PageError;
@@ -20,6 +19,7 @@ use crate::billing::corrections::{MAX_REFERENCE_CHARS, is_valid_reference};
 use crate::payments::{Difference, OrderRow, OrderState, PaymentError, Reconciliation};
 use accounts::Accounts;
 use accounts::db::payment_book::{MonthTotals, OrderFilter, RefundRow};
+use accounts::db::payments::ClawbackState;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -118,18 +118,6 @@ impl PaymentFilterQuery {
     }
 }
 
-fn state_text(state: OrderState) -> &'static str {
-    match state {
-        OrderState::Created => "being ordered",
-        OrderState::Open => "not paid yet",
-        OrderState::Processing => "waiting for the bank",
-        OrderState::Paid => "paid",
-        OrderState::Expired => "expired",
-        OrderState::Failed => "failed",
-        OrderState::Refused => "differs from its order",
-    }
-}
-
 fn row(accounts: &Accounts, order: &OrderRow) -> Result<PaymentRow, StoreError> {
     let account = accounts.find(&order.account)?;
     Ok(PaymentRow {
@@ -144,7 +132,6 @@ pub async fn show(
     Operator { user, .. }: Operator,
     query: Result<Query<PaymentFilterQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
-    sold(&app)?;
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     // The frame knows the request, which another thread does not.
     let (work, frame) = (Arc::clone(&app), Frame::new("Payments", &user));
@@ -196,7 +183,7 @@ fn list_page(
         fault,
         is_filtered: filter.account.is_some() || filter.id.is_some() || state.is_some(),
         states: OrderState::ALL
-            .map(|known| (known.name(), state_text(known), state == Some(known)))
+            .map(|known| (known.name(), known.label(), state == Some(known)))
             .into(),
         rows: rows.collect::<Result<_, _>>()?,
         older: orders
@@ -224,7 +211,6 @@ pub async fn payment(
 }
 
 fn find(app: &SidecarState, id: &str) -> Result<OrderRow, PageError> {
-    sold(app)?;
     let order = app.accounts.database().payments().order(id)?;
     order.ok_or(PageError::NotFound)
 }

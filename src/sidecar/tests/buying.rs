@@ -110,6 +110,28 @@ async fn a_holder_orders_pays_and_gets_a_receipt() {
 }
 
 #[tokio::test]
+async fn a_shop_that_is_off_has_no_paths_whatever_the_method() {
+    let world = world(&[]).await;
+    let origin = format!("http://{}", world.address);
+    for path in [
+        "/dashboard/credits",
+        "/dashboard/credits/redeem",
+        "/dashboard/credits/pay_1",
+        "/webhooks/stripe",
+        "/dashboard/operator/payments",
+        "/dashboard/operator/payments/pay_1/refund",
+        "/dashboard/operator/codes",
+        "/dashboard/operator/codes/codes_1/void",
+    ] {
+        for method in ["GET", "POST", "PUT", "DELETE"] {
+            let headers = [("origin", origin.as_str())];
+            let answer = world.ask(method, path, &headers, "").await;
+            assert_eq!(answer.status, 404, "{method} {path}: {}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_code_is_redeemed_where_nothing_is_sold() {
     let section = "payments: {codes: true}\nsignup:";
     let world = world(&[("signup:", section)]).await;
@@ -118,7 +140,9 @@ async fn a_code_is_redeemed_where_nothing_is_sold() {
     assert!(page.body.contains("Redeem a code"), "{}", page.body);
     assert!(!page.body.contains("Continue to payment"));
     assert!(page.body.contains("href=\"/dashboard/credits\""));
-    assert_eq!(world.post("/webhooks/stripe", "", "").await.status, 404);
+    for path in ["/webhooks/stripe", "/dashboard/operator/payments"] {
+        assert_eq!(world.post(path, "", "").await.status, 404, "{path}");
+    }
     let by = accounts::Actor {
         actor: "uid 0".into(),
         address: String::new(),

@@ -546,7 +546,10 @@ async fn no_id_of_another_account_opens_anything() {
 
 #[tokio::test]
 async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
-    let people = people(&[]).await;
+    // Credits are sold, because the forms of the shop do not exist otherwise.
+    let shop = "payments: {provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, \
+                currency: usd, credit_price: \"0.01\", api_base: \"http://127.0.0.1:1\"}\nsignup:";
+    let people = people(&[("signup:", shop)]).await;
     let key = people
         .world
         .accounts

@@ -1,7 +1,8 @@
 //! Lists the currencies, their valid amounts, and their smallest charges.
 //!
-//! The source is https://docs.stripe.com/currencies. The gateway must not use this table, because
-//! the tests compare it with the gateway's own.
+//! The source is https://docs.stripe.com/currencies. The gateway has a table of its own in
+//! `crates/config/src/payments.rs`: both were copied from there on purpose, and tests compare them,
+//! so that an error in one shows.
 
 use super::errors::StripeRefusal;
 

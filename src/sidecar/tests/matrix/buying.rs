@@ -1,15 +1,11 @@
-//! Routes of credits, where none are sold.
+//! Routes of credits, where none are sold: they do not exist.
 
 use super::RouteAccess;
 
 pub const ROUTES: &[RouteAccess] = &[
-    ("GET", "/dashboard/credits", [303, 404, 404, 404, 404]),
-    ("POST", "/dashboard/credits", [303, 404, 404, 404, 404]),
-    ("GET", "/dashboard/credits/{id}", [303, 404, 404, 404, 404]),
-    (
-        "POST",
-        "/dashboard/credits/redeem",
-        [303, 404, 404, 404, 404],
-    ),
-    ("POST", "/webhooks/stripe", [404, 404, 404, 404, 404]),
+    ("GET", "/dashboard/credits", [404; 5]),
+    ("POST", "/dashboard/credits", [404; 5]),
+    ("GET", "/dashboard/credits/{id}", [404; 5]),
+    ("POST", "/dashboard/credits/redeem", [404; 5]),
+    ("POST", "/webhooks/stripe", [404; 5]),
 ];

@@ -144,36 +144,12 @@ pub const ROUTES: &[RouteAccess] = &[
         "/dashboard/operator/activity/{request_id}",
         [303, 404, 404, 404, 404],
     ),
-    (
-        "GET",
-        "/dashboard/operator/payments",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "GET",
-        "/dashboard/operator/payments/{id}",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/payments/{id}/refund",
-        [303, 404, 404, 403, 404],
-    ),
-    (
-        "GET",
-        "/dashboard/operator/codes",
-        [303, 404, 404, 404, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/codes",
-        [303, 404, 404, 403, 404],
-    ),
-    (
-        "POST",
-        "/dashboard/operator/codes/{id}/void",
-        [303, 404, 404, 403, 404],
-    ),
+    ("GET", "/dashboard/operator/payments", [404; 5]),
+    ("GET", "/dashboard/operator/payments/{id}", [404; 5]),
+    ("POST", "/dashboard/operator/payments/{id}/refund", [404; 5]),
+    ("GET", "/dashboard/operator/codes", [404; 5]),
+    ("POST", "/dashboard/operator/codes", [404; 5]),
+    ("POST", "/dashboard/operator/codes/{id}/void", [404; 5]),
     (
         "GET",
         "/dashboard/operator/models",
