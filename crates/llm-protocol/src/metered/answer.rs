@@ -17,8 +17,9 @@ const KEPT: [&str; 3] = ["usage", "meta", "error"];
 /// Maximum size of a kept value, in bytes. A larger one counts as absent.
 const MAX_KEPT_BYTES: usize = 65_536;
 
-/// Maximum size of a member's name that can be one of the known names, in bytes.
-const MAX_NAME_BYTES: usize = 32;
+/// Maximum size of a member's name that can be one of the known names, in bytes: the longest of
+/// them, with all its letters escaped.
+const MAX_NAME_BYTES: usize = 6 * "results".len();
 
 /// Most arrays and objects that may be open at once: the bits of [`MeteredAnswer::open`].
 const MAX_DEPTH: u32 = 128;
@@ -265,7 +266,12 @@ impl MeteredAnswer {
 
     /// What the member whose name was read is for. `first`: the first byte of its value.
     fn role_of_member(&self, first: u8) -> MemberRole {
-        let name = self.name.as_slice();
+        let is_escaped = self.name.contains(&b'\\');
+        let quoted = || [b"\"", self.name.as_slice(), b"\""].concat();
+        let decoded: Option<String> = is_escaped
+            .then(|| serde_json::from_slice(&quoted()).ok())
+            .flatten();
+        let name = decoded.as_deref().map_or(&self.name[..], str::as_bytes);
         if name == b"model" && first == b'"' {
             return MemberRole::Model;
         }

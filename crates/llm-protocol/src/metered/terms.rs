@@ -135,11 +135,15 @@ impl MeteredTerms {
     }
 }
 
-/// Returns a count above zero. Some vendors count in floating point; a fraction is rounded up.
+/// Returns a count above zero, [`MAX_COUNT`] for a larger one. Some vendors count in floating
+/// point; a fraction is rounded up.
 fn read_count(value: &Value) -> Option<u64> {
-    let whole = value.as_u64().or_else(|| {
-        let number = value.as_f64().filter(|number| *number > 0.0)?.ceil();
-        format!("{number:.0}").parse().ok()
-    })?;
-    (1..=MAX_COUNT).contains(&whole).then_some(whole)
+    let whole = match value.as_u64() {
+        Some(whole) => whole,
+        None => {
+            let number = value.as_f64().filter(|number| *number > 0.0)?.ceil();
+            format!("{number:.0}").parse().unwrap_or(MAX_COUNT)
+        }
+    };
+    (whole > 0).then_some(whole.min(MAX_COUNT))
 }
