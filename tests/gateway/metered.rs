@@ -2,7 +2,7 @@
 //! model's name, and costs exactly what the vendor counted, never more than was held.
 
 use crate::account::{Account, micro};
-use crate::client::{Answer, End, Request};
+use crate::client::{Answer, Connection, End, Request};
 use crate::prices::{line, receipt};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
@@ -243,6 +243,43 @@ fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly(
         let marker = format!("[[sim shape=error status={status}]]").replace(" status=200", "");
         let failed = embed(&world, &account, json!(marker), &[]);
         assert_eq!(failed.status, 502, "{}", failed.text());
+    }
+    let standing = wait_for("the end of every hold", SOON, || {
+        Some(world.standing(&account)).filter(|standing| standing.held == 0)
+    });
+    assert_eq!(standing.balance, balance);
+    world.close();
+}
+
+#[test]
+fn a_client_of_http_1_0_gets_a_long_answer_whole_with_its_length_or_an_error() {
+    let world = plan().start();
+    let account = world.account();
+    let ask = |first: &str, count: usize| {
+        let texts: Vec<_> = std::iter::once(first)
+            .chain(std::iter::repeat_n("text", count))
+            .collect();
+        let body = json!({"model": "beta-embed", "input": texts, "encoding_format": "base64",
+            "dimensions": 3_072});
+        let request = post(EMBEDDINGS, &account, &body).bytes();
+        let request = String::from_utf8(request).unwrap();
+        let mut connection = Connection::open(world.edge);
+        connection.send(request.replace(" HTTP/1.1", " HTTP/1.0").as_bytes());
+        connection.answer()
+    };
+    let answer = ask("text", 100);
+    assert!(answer.body.len() > 1_048_576, "{}", answer.body.len());
+    let length = answer.body.len().to_string();
+    assert_eq!(answer.header("content-length"), Some(length.as_str()));
+    receipt(&world, &account, &answer);
+    let balance = world.standing(&account).balance;
+    for (first, count, words) in [
+        ("[[sim cut=1]]", 100, "ended its answer early"),
+        ("text", 2_047, "larger than this gateway accepts"),
+    ] {
+        let failed = ask(first, count);
+        let text = failed.text();
+        assert!(failed.status == 502 && text.contains(words), "{text}");
     }
     let standing = wait_for("the end of every hold", SOON, || {
         Some(world.standing(&account)).filter(|standing| standing.held == 0)

@@ -22,6 +22,7 @@ use accounts::Principal;
 use base::clock;
 use config::Settings;
 use config::catalog::CatalogModel;
+use http::Version;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
@@ -108,6 +109,8 @@ pub async fn prepare(
     let sent_bytes = sent.len();
     let shutdown = Arc::clone(&gateway.shutdown);
     let deadlines = deadlines(settings, record.arrived, false, shutdown);
+    let mut response = Responding::new(&record.request_id, &summary, None, None);
+    response.needs_length = session.req_header().version < Version::HTTP_11;
     let exchange = intake::wrap_session(session, sent, share, deadlines);
     exchange.set_idempotency(idempotency);
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
@@ -126,7 +129,7 @@ pub async fn prepare(
         // Nothing of the request may be left out.
         is_strict: true,
         warnings: Vec::new(),
-        response: Responding::new(&record.request_id, &summary, None, None),
+        response,
         exchange,
         reasoning_retry: None,
         fallbacks: None,

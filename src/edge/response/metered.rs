@@ -6,11 +6,11 @@
 
 use super::debit::{ResponseUsage, record_for_replay, settle};
 use super::fault::{handle_fault, log_unknown_form};
-use super::whole::release_whole;
+use super::whole::{RESPONSE_TOO_LARGE, max_buffered_bytes, release_whole};
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
 use bytes::Bytes;
-use llm_protocol::failure::Failure;
+use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::metered::MeteredAnswer;
 use llm_protocol::vendor_response::UpstreamError;
 
@@ -43,6 +43,12 @@ pub(super) fn process_metered(
         }
     };
     let Some(metered) = metered else {
+        if call.response.needs_length {
+            return match held.len() <= max_buffered_bytes(&call.settings.limits) {
+                true => Ok(None),
+                false => Err(Failure::new(Kind::UpstreamFailed, RESPONSE_TOO_LARGE)),
+            };
+        }
         if held.len() <= MAX_HELD_BYTES && !call.response.is_passing {
             return Ok(None);
         }

@@ -34,6 +34,9 @@ pub struct Responding {
     pub(in crate::edge) mode: ResponseMode,
     /// Whether the answer of a metered endpoint passes piece by piece, because it is long.
     pub(in crate::edge) is_passing: bool,
+    /// Whether the answer of a metered endpoint must have a length: a client of HTTP/1.0 takes an
+    /// answer without one for whole wherever it ends.
+    pub(in crate::edge) needs_length: bool,
     /// Usage of a whole response that is not passed on.
     pub(in crate::edge) unbilled_usage: Option<Usage>,
     /// Events that preceded a failure in the same piece. The gateway sends them before the failure.
@@ -115,6 +118,7 @@ impl Responding {
             client_gets_stream: false,
             mode,
             is_passing: false,
+            needs_length: false,
             unbilled_usage: None,
             unsent,
             header_id: None,
