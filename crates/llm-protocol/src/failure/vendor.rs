@@ -540,7 +540,11 @@ fn build_failure(
     if tellable && !error.message.trim().is_empty() {
         failure.message = scrub::scrub_message(&error.message, upstream_model, public_model);
     }
-    if kind == Kind::InvalidRequest {
+    let is_vendors = matches!(
+        kind,
+        Kind::InvalidRequest | Kind::Unprocessable | Kind::Conflict | Kind::VendorNotFound
+    );
+    if is_vendors {
         let scrubbed = |word: &String| scrub::scrub_message(word, upstream_model, public_model);
         failure.param = error.param.as_ref().map(scrubbed);
         failure.code = error.code.as_ref().map(scrubbed);
