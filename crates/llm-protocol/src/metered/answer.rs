@@ -46,13 +46,19 @@ pub struct MeteredAnswer {
 enum Place {
     /// Before the document.
     Start,
-    /// Where a member's name follows.
+    /// After the opening brace.
+    First,
+    /// Where a member's name follows, or is being read.
     Name,
     Colon,
     /// Before a member's value.
     Value,
-    /// In a member's value or after it.
+    /// In a member's string, array or object.
     InValue,
+    /// In a number, or in `true`, `false` or `null`.
+    Word,
+    /// After a member's value.
+    After,
     /// After the document.
     End,
 }
@@ -115,14 +121,14 @@ impl MeteredAnswer {
             if self.string != StringState::Outside {
                 at = self.read_string(piece, at);
                 if self.string == StringState::Outside && self.depth == 1 {
-                    match (self.place, self.role) {
-                        (Place::Name, _) => self.place = Place::Colon,
-                        (_, MemberRole::Model) => {
-                            uncopied = at;
-                            self.role = MemberRole::Other;
-                        }
-                        _ => {}
+                    if self.role == MemberRole::Model {
+                        uncopied = at;
+                        self.role = MemberRole::Other;
                     }
+                    self.place = match self.place {
+                        Place::Name => Place::Colon,
+                        _ => Place::After,
+                    };
                 }
                 continue;
             }
@@ -132,23 +138,25 @@ impl MeteredAnswer {
             }
             match (self.place, byte) {
                 (Place::End, _) => break,
-                (
-                    Place::Start | Place::Name | Place::Colon | Place::Value,
-                    b' ' | b'\n' | b'\r' | b'\t',
-                )
-                | (Place::Name, b',') => {}
+                (Place::Word, b' ' | b'\n' | b'\r' | b'\t') => self.place = Place::After,
+                (_, b' ' | b'\n' | b'\r' | b'\t') => {}
                 (Place::Start, 0xef | 0xbb | 0xbf) if out.is_empty() => uncopied = at + 1,
                 (Place::Start, b'{') => {
                     self.open(true)?;
-                    self.place = Place::Name;
+                    self.place = Place::First;
                 }
-                (Place::Name, b'"') => {
+                (Place::First | Place::Name, b'"') => {
                     self.name.clear();
+                    self.place = Place::Name;
                     self.string = StringState::Inside;
                 }
                 (Place::Colon, b':') => self.place = Place::Value,
                 (Place::Value, _) => {
-                    self.place = Place::InValue;
+                    self.place = match byte {
+                        b'"' | b'[' | b'{' => Place::InValue,
+                        _ if is_of_word(byte) => Place::Word,
+                        _ => return Err(UpstreamError::NotJson),
+                    };
                     self.role = self.role_of_member(byte);
                     match self.role {
                         MemberRole::Model => {
@@ -166,23 +174,20 @@ impl MeteredAnswer {
                     }
                     self.begin(byte)?;
                 }
-                (Place::InValue, b',') => {
+                (Place::Word | Place::After, b',') => {
                     self.keep(piece.get(kept..at));
                     self.place = Place::Name;
                     self.role = MemberRole::Other;
                 }
-                (Place::InValue | Place::Name, b'}') => {
+                (Place::First | Place::Word | Place::After, b'}') => {
                     self.keep(piece.get(kept..at));
                     self.close(true)?;
                     self.place = Place::End;
                     out.extend_from_slice(piece.get(uncopied..at).unwrap_or_default());
                     return Ok(());
                 }
-                (Place::InValue, b']') => return Err(UpstreamError::NotJson),
-                (Place::InValue, _) => {}
-                (Place::Start | Place::Name | Place::Colon, _) => {
-                    return Err(UpstreamError::NotJson);
-                }
+                (Place::Word, _) if is_of_word(byte) => {}
+                _ => return Err(UpstreamError::NotJson),
             }
             at += 1;
         }
@@ -308,12 +313,15 @@ impl MeteredAnswer {
         }
         self.depth = self.depth.saturating_sub(1);
         self.open >>= 1;
+        if self.depth == 1 {
+            self.place = Place::After;
+        }
         Ok(())
     }
 
     /// Keeps these bytes, if the current value is one to keep.
     fn keep(&mut self, bytes: Option<&[u8]>) {
-        let (MemberRole::Kept(index), Place::InValue) = (self.role, self.place) else {
+        let MemberRole::Kept(index) = self.role else {
             return;
         };
         let Some(value) = self.kept.get_mut(index) else {
@@ -326,4 +334,9 @@ impl MeteredAnswer {
             false => value.clear(),
         }
     }
+}
+
+/// Whether a number, `true`, `false` or `null` can have this byte. The gateway reads no closer.
+fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte.is_ascii_lowercase() || matches!(byte, b'+' | b'-' | b'.' | b'E')
 }

@@ -251,6 +251,18 @@ fn what_is_no_answer_is_an_error() {
         "{]",
         "{\"a\" 1}",
         "data: {}",
+        // Between the members of the document.
+        "{,}",
+        "{\"a\":1,}",
+        "{\"a\":1,,\"b\":2}",
+        "{\"a\":1 2}",
+        "{\"a\":\"x\" \"y\"}",
+        "{\"a\":[1] \"b\":2}",
+        "{\"a\":[1]x}",
+        "{\"a\":tr\"ue\"}",
+        "{\"a\":,\"b\":2}",
+        "{\"a\":}",
+        "{\"a\":1:2}",
     ] {
         assert_eq!(outcome(body).unwrap_err(), UpstreamError::NotJson, "{body}");
     }
