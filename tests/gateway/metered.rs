@@ -239,10 +239,16 @@ fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly(
     long[0] = "[[sim cut=1]]".to_owned();
     let long = embed(&world, &account, json!(long), &members);
     assert_eq!((long.status, long.end()), (200, Some(End::Cut)));
-    for status in [200, 502] {
-        let marker = format!("[[sim shape=error status={status}]]").replace(" status=200", "");
-        let failed = embed(&world, &account, json!(marker), &[]);
-        assert_eq!(failed.status, 502, "{}", failed.text());
+    // An error in a 200 or a 202 counts by its words alone.
+    for (marker, status) in [
+        ("shape=error", 502),
+        ("status=202 error_type=server_error", 502),
+        ("status=502", 502),
+        ("shape=error error_type=invalid_request_error", 400),
+        ("status=202 error_type=invalid_request_error", 400),
+    ] {
+        let failed = embed(&world, &account, json!(format!("[[sim {marker}]]")), &[]);
+        assert_eq!(failed.status, status, "{marker}: {}", failed.text());
     }
     let standing = wait_for("the end of every hold", SOON, || {
         Some(world.standing(&account)).filter(|standing| standing.held == 0)
@@ -274,7 +280,7 @@ fn a_client_of_http_1_0_gets_a_long_answer_whole_with_its_length_or_an_error() {
     receipt(&world, &account, &answer);
     let balance = world.standing(&account).balance;
     for (first, count, words) in [
-        ("[[sim cut=1]]", 100, "ended its answer early"),
+        ("[[sim cut=1]]", 100, "did not answer correctly"),
         ("text", 2_047, "larger than this gateway accepts"),
     ] {
         let failed = ask(first, count);

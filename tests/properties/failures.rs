@@ -394,6 +394,17 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             Kind::UpstreamFailed,
         ),
         (405, chat(INVALID, "", "m"), Kind::UpstreamFailed),
+        // A model that was retired, an object that was deleted, a path that was removed.
+        (
+            410,
+            chat(INVALID, "", "The model `m` has been retired."),
+            Kind::VendorModelMissing,
+        ),
+        (410, chat(INVALID, "", "Gone"), Kind::VendorNotFound),
+        (410, json!({"detail": "Gone"}).to_string(), Kind::UpstreamFailed),
+        (415, chat(INVALID, "", "m"), Kind::UpstreamFailed),
+        (418, chat(INVALID, "", "m"), Kind::InvalidRequest),
+        (451, chat(INVALID, "", "m"), Kind::InvalidRequest),
         (408, String::new(), Kind::VendorRequestTimeout),
         (409, chat("conflict_error", "", "m"), Kind::Conflict),
         (413, String::new(), Kind::BodyTooLarge),

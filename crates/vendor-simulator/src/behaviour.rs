@@ -284,9 +284,10 @@ fn parse_point(key: &str, value: &str) -> Result<InterruptPoint, String> {
     }
 }
 
+/// Parses the status of an error, which some vendors send with 202.
 fn parse_status(value: &str) -> Option<u16> {
     value
         .parse()
         .ok()
-        .filter(|status| (300..=599).contains(status))
+        .filter(|status| matches!(status, 202 | 300..=599))
 }

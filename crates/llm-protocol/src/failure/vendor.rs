@@ -489,8 +489,9 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
         400 | 413 | 422 if error.is_context_length_error(profile) => Kind::ContextTooLong,
         400 | 422 if error.is_content_policy_error() => Kind::ContentPolicy,
         400 => Kind::InvalidRequest,
-        404 if error.is_model_error() => Kind::VendorModelMissing,
-        404 if error.error_type.is_some() => Kind::VendorNotFound,
+        // Some vendors answer 410 for a model that they have retired.
+        404 | 410 if error.is_model_error() => Kind::VendorModelMissing,
+        404 | 410 if error.error_type.is_some() => Kind::VendorNotFound,
         408 => Kind::VendorRequestTimeout,
         409 => Kind::Conflict,
         413 | 429 if error.minute_overflow().is_some() => Kind::ContextTooLong,
@@ -502,7 +503,8 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
         504 | 524 => Kind::UpstreamTimeout,
         // If the vendor does not know a path, method or encoding, the gateway made the mistake, not
         // the caller.
-        404..=407 | 411 | 415 => Kind::UpstreamFailed,
+        404..=407 | 410 | 411 | 415 => Kind::UpstreamFailed,
+        // No SDK has a class for any other status, but each has one for 400.
         401..=499 => Kind::InvalidRequest,
         _ => Kind::UpstreamFailed,
     }
