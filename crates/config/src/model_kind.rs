@@ -18,6 +18,21 @@ fn price_keys(kind: ModelKind) -> Option<&'static [&'static str]> {
     }
 }
 
+/// Returns what else to write, if the price at this path does not fit the kind.
+fn advice(path: &str, kind: ModelKind) -> &'static str {
+    let Some((_, price_key)) = path.split_once(".price.") else {
+        return "";
+    };
+    match kind {
+        ModelKind::Chat if price_key != "output" && !METERED_PRICE.contains(&price_key) => "",
+        ModelKind::Chat => {
+            "; a model that generates no text has a `kind`: embedding, rerank or moderation"
+        }
+        ModelKind::Rerank => "; a rerank model has the price `input` or `search_unit`",
+        ModelKind::Embedding | ModelKind::Moderation => "; such a model has the price `input` only",
+    }
+}
+
 /// Price keys that no chat model may have.
 const METERED_PRICE: [&str; 1] = ["search_unit"];
 
@@ -68,13 +83,17 @@ impl ModelSection<'_> {
         }
         for path in needed {
             if !self.0.is_set(&path) {
-                let message = wrong_type::missing(&path);
+                let message = format!("{}{}", wrong_type::missing(&path), advice(&path, kind));
                 self.0.add_fault(path, message);
             }
         }
         for path in misplaced {
             if self.0.is_set(&path) {
-                let message = format!("has no effect for `kind: {}`: remove it", kind.as_str());
+                let advice = advice(&path, kind);
+                let message = format!(
+                    "has no effect for `kind: {}`: remove it{advice}",
+                    kind.as_str()
+                );
                 self.0.add_fault(path, message);
             }
         }
@@ -216,6 +235,42 @@ mod tests {
             fault.key.ends_with("fallback[0]") && fault.message.contains("not `kind: chat`"),
             "{fault:?}"
         );
+    }
+
+    #[test]
+    fn the_advice_about_a_price_is_that_of_the_kind() {
+        for (members, words) in [
+            (
+                "kind: embedding",
+                "or {input: \"13\"} for an embedding model",
+            ),
+            ("kind: embedding, price: {}", "the price `input` only"),
+            (
+                "kind: embedding, price: {input: \"1\", output: \"1\"}",
+                "the price `input` only",
+            ),
+            ("kind: rerank, price: {}", "`input` or `search_unit`"),
+            (
+                "kind: rerank, price: {input: \"1\", mcp: \"1\"}",
+                "`input` or `search_unit`",
+            ),
+            (
+                "max_output_tokens: 9, price: {input: \"1\"}",
+                "has a `kind`: embedding",
+            ),
+            (
+                "max_output_tokens: 9, price: {input: \"1\", output: \"1\", search_unit: \"1\"}",
+                "has a `kind`: embedding",
+            ),
+        ] {
+            let found = faults(&with_model(members));
+            assert_eq!(found.len(), 1, "{members}: {found:?}");
+            assert!(found[0].1.contains(words), "{members}: {found:?}");
+        }
+        let found = faults(&with_model(
+            "kind: embedding, max_output_tokens: 9, price: {input: \"1\"}",
+        ));
+        assert!(found[0].1.ends_with("remove it"), "{found:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::yaml::{YamlNode, YamlValue};
 use serde_json::Value;
 
 /// Examples for required keys, by their path without the indexes of lists.
-const EXAMPLES: [(&str, &str); 13] = [
+const EXAMPLES: [(&str, &str); 14] = [
     (
         "listen",
         "{edge: [\"0.0.0.0:8080\"], sidecar: \"127.0.0.1:8081\", admin: \"127.0.0.1:9090\"}",
@@ -25,7 +25,11 @@ const EXAMPLES: [(&str, &str); 13] = [
     ("models.upstream_model", "gpt-5.2"),
     ("models.context_tokens", "200000"),
     ("models.max_output_tokens", "64000"),
-    ("models.price", "{input: \"125\", output: \"1000\"}"),
+    (
+        "models.price",
+        "{input: \"125\", output: \"1000\"}, or {input: \"13\"} for an embedding model",
+    ),
+    ("models.price.input", "\"125\""),
     ("models.price.output", "\"1000\""),
 ];
 
