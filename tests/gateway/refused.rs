@@ -33,15 +33,22 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
     let message = r#""messages":[{"role":"user","content":"hello"}]"#;
     // The trial does not cover the shortest answer of this model: 256 tokens at 3 000.
     let unpaid = format!(r#"{{"model":"beta-5.5",{message}}}"#);
+    let embedding = r#"{"model":"no-such-embed","input":"x"}"#;
     let mut refused = vec![
         (402, "insufficient_credits", "beta-5.5", post(&unpaid)),
         (
             404,
             "model_not_found",
-            "",
+            "no-such",
             post(&format!(r#"{{"model":"no-such",{message}}}"#)),
         ),
         (400, "", "", post("{")),
+        (
+            404,
+            "model_not_found",
+            "no-such-embed",
+            world.ask(&Request::post("/v1/embeddings", embedding).bearer(&key)),
+        ),
     ];
     assert_eq!(world.ask(&Chat.whole(&key, "output=1")).status, 200);
     world.json(&["key", "disable", key_id]);

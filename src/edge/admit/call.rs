@@ -28,16 +28,13 @@ use bytes::Bytes;
 use config::Settings;
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
-use llm_protocol::failure::{self, Failure, Kind};
+use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::request::{self, ConversationKey, RequestSummary};
 use llm_protocol::translate;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Maximum length of an unknown model's name that is kept, in characters.
-const MAX_MODEL_CHARS: usize = 100;
 
 pub enum PreparedRequest {
     Call(Box<AdmittedRequest>),
@@ -112,10 +109,8 @@ pub async fn prepare(
         conversation,
         count,
     } = parsed?;
-    let model = find_model(settings, principal, &summary.model).inspect_err(|_| {
-        let name = failure::shorten_words(&summary.model, MAX_MODEL_CHARS);
-        let _ = record.asked_model.set(name);
-    })?;
+    let model = find_model(settings, principal, &summary.model)
+        .inspect_err(|_| record.note_unknown_model(&summary.model))?;
     let model = model.select_variant(surface, &summary);
     // Record the model before any check can refuse the request, so that the account holder sees it.
     let _ = record.model.set(Arc::clone(model));

@@ -60,7 +60,9 @@ pub async fn prepare(
     let has_key = session.req_header().headers.contains_key("idempotency-key");
     let values_max = settings.limits.body_values;
     let (parsed, body_hash) = slot.run(|| read_body(endpoint, &body, values_max, has_key))?;
-    let model = choose_model(settings, principal, endpoint, &parsed)?;
+    let model = choose_model(settings, principal, endpoint, &parsed).inspect_err(|_| {
+        record.note_unknown_model(parsed.model.as_deref().unwrap_or_default());
+    })?;
     // If the request is refused, its account holder sees the model.
     let _ = record.model.set(Arc::clone(model));
     operation.check_kind(model)?;

@@ -7,9 +7,12 @@ use crate::edge::trace::RequestTrace;
 use accounts::KeyIdentity;
 use config::address::ClientAddress;
 use config::catalog::CatalogModel;
-use llm_protocol::Protocol;
+use llm_protocol::{Protocol, failure};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+/// Maximum length of an unknown model's name that is kept, in characters.
+const MAX_MODEL_CHARS: usize = 100;
 
 /// Data for the metrics, the log and the traces, and the parts that every response has.
 pub struct RequestRecord {
@@ -65,6 +68,15 @@ impl RequestRecord {
             asked_model: OnceLock::new(),
             refused_key: None,
             failure: None,
+        }
+    }
+
+    /// Records the name of a model that the key may not use or that does not exist, so that the
+    /// account holder sees it.
+    pub fn note_unknown_model(&self, name: &str) {
+        if !name.is_empty() {
+            let name = failure::shorten_words(name, MAX_MODEL_CHARS);
+            let _ = self.asked_model.set(name);
         }
     }
 
