@@ -58,7 +58,7 @@ pub fn quote(
     Ok(Quote {
         reaches: worst_cases(model, summary, text_bytes),
         input_unit: "input tokens",
-        choices: summary.choices.max(1),
+        choices: summary.drafts().max(1),
         tools: tool_holds(model, &summary.features),
         service,
         factor: service.max_factor(&model.price),
@@ -130,9 +130,13 @@ fn usage_bounds(model: &CatalogModel, summary: &RequestSummary, input: u64) -> U
     }
     UsageBounds {
         input,
-        input_believed: input
-            .saturating_add(MAX_TEMPLATE_TOKENS)
-            .min(model.context_tokens.max(input)),
+        input_believed: match summary.completion {
+            // A vendor puts no template around a prompt.
+            Some(_) => input,
+            None => input
+                .saturating_add(MAX_TEMPLATE_TOKENS)
+                .min(model.context_tokens.max(input)),
+        },
         context: model.context_tokens,
         pass_output: model.max_output_tokens,
         compaction: features.compaction,
@@ -223,6 +227,9 @@ fn worst_cases(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) 
 
 fn max_input_tokens(model: &CatalogModel, summary: &RequestSummary, text_bytes: u64) -> u64 {
     let features = &summary.features;
+    if let Some(completion) = summary.completion {
+        return completion.max_input_tokens(text_bytes, model.context_tokens);
+    }
     // Chat vendors multiply the tiles of an image by a factor that depends on the model.
     let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
@@ -257,8 +264,13 @@ mod tests {
     use super::*;
     use credits::money::Factor;
     use credits::price_list::{FeaturePrices, InputTier, PriceList};
+    use credits::pricing::cost;
+    use llm_protocol::capabilities::CompletionsApi;
     use llm_protocol::request;
-    use llm_protocol::usage::ServiceTier;
+    use llm_protocol::usage::{ChatCounters, ServiceTier, Usage, VendorCounters, meter};
+    use proptest::option::of as option;
+    use proptest::prelude::*;
+    use serde_json::json;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -706,5 +718,41 @@ mod tests {
             tier_and_factor(&plain(Protocol::Chat), r#""n":1"#),
             (TierRequest::Auto, "1".into())
         );
+    }
+
+    proptest! {
+        /// Whatever a completions request asks for and its vendor reports, the debit is at most the
+        /// hold.
+        #[test]
+        fn completions_never_cost_more_than_is_held(
+            prompts in 1..9_u64,
+            ids in any::<bool>(),
+            members in (option(1..5_u64), option(1..9_u64), option(0..9_000_u64), option("[a-z]{0,40}")),
+            // A larger number is no count: see `usage/counters.rs`.
+            counts in [option(0..=1_u64 << 53), option(0..=1_u64 << 53), option(0..=1_u64 << 53), option(0..=1_u64 << 53)],
+            limit in 0..9_000_u64,
+        ) {
+            let (n, best_of, max_tokens, suffix) = members;
+            let prompt = match ids {
+                true => json!(vec![[1, 2]; usize::try_from(prompts).unwrap()]),
+                false => json!(vec!["text"; usize::try_from(prompts).unwrap()]),
+            };
+            let body = json!({"model": "m", "prompt": prompt, "n": n, "best_of": best_of,
+                "max_tokens": max_tokens, "suffix": suffix}).to_string();
+            let summary = request::read_completion(CompletionsApi::Text, body.as_bytes()).unwrap();
+            let model = plain(Protocol::Chat);
+            let quote = quote(&model, Protocol::Chat, &summary, body.len() as u64, 256).unwrap();
+            let drafts = prompts * n.unwrap_or(1).max(best_of.unwrap_or(1));
+            prop_assert_eq!(quote.choices, drafts);
+            let held = quote.output_limit.min(limit);
+            let [prompt, completion, total, cached] = counts;
+            let reported = VendorCounters::Chat(ChatCounters {
+                prompt, completion, total, cached, ..ChatCounters::default()
+            });
+            let estimate = Usage { input: limit, output: u64::MAX, ..Usage::default() };
+            let usage = meter(&reported, &quote.usage_bounds(held), &estimate).usage;
+            prop_assert!(usage.output <= held * drafts);
+            prop_assert!(cost(&usage, &model.price) <= quote.cost(held));
+        }
     }
 }

@@ -24,7 +24,9 @@ use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive::KeepAlive;
-use llm_protocol::request::{self, PassthroughContext, RequestEdits, RequestSummary};
+use llm_protocol::request::{
+    self, PassthroughContext, RequestCleanup, RequestEdits, RequestSummary,
+};
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate;
 use llm_protocol::usage::{PerTool, ServerTool, UsageEstimator};
@@ -151,7 +153,7 @@ impl<'a> OutboundRequest<'a> {
         let edits = RequestEdits {
             model: &self.model.upstream_model,
             output_limit,
-            output_limit_field: self.model.output_limit_field(),
+            output_limit_field: self.upstream_limit_field(),
             thinking_budget,
             include_usage: includes_usage(self.model, self.surface, self.summary),
         };
@@ -164,6 +166,7 @@ impl<'a> OutboundRequest<'a> {
                 };
                 request::clean_responses_request(&self.body, self.summary, &sender)?
             }
+            _ if self.summary.completion.is_some() => (RequestCleanup::default(), false),
             surface => (
                 request::clean_request(surface, profile, &self.body, self.summary, Some(&rules)),
                 false,
@@ -203,14 +206,30 @@ impl<'a> OutboundRequest<'a> {
     /// Returns whether the request is passed on unchanged, except for the model's name and its
     /// limits. The gateway does not parse the body of such a request again.
     pub fn is_unmodified_passthrough(&self) -> bool {
-        self.model.passes_through(self.surface)
-            && self.surface != Protocol::Responses
-            && !request::needs_cleaning(
+        let needs_cleaning = || {
+            request::needs_cleaning(
                 self.surface,
                 &self.model.vendor.profile,
                 self.summary,
                 Some(&self.repair_rules(None, None)),
             )
+        };
+        self.model.passes_through(self.surface)
+            && self.surface != Protocol::Responses
+            && (self.summary.completion.is_some() || !needs_cleaning())
+    }
+
+    /// Returns whether only this model may answer, and nothing of the body may be left out.
+    pub fn is_fixed(&self) -> bool {
+        self.strict || self.summary.completion.is_some()
+    }
+
+    /// Returns the name of the output limit that the gateway sets at the vendor.
+    fn upstream_limit_field(&self) -> &'static str {
+        match self.summary.completion {
+            Some(_) => "max_tokens",
+            None => self.model.output_limit_field(),
+        }
     }
 
     /// Lowers the client's own thinking budget in a translated body.
@@ -302,7 +321,7 @@ impl<'a> OutboundRequest<'a> {
     /// Returns the name of the output limit's field in the client's protocol.
     fn output_limit_field(&self) -> &'static str {
         let default_field = match self.surface {
-            surface if surface == self.model.protocol() => self.model.output_limit_field(),
+            surface if surface == self.model.protocol() => self.upstream_limit_field(),
             Protocol::Chat => "max_completion_tokens",
             Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
@@ -343,7 +362,8 @@ impl<'a> OutboundRequest<'a> {
 /// Returns whether a passed-on request asks the vendor for the usage of its stream.
 fn includes_usage(model: &CatalogModel, surface: Protocol, summary: &RequestSummary) -> bool {
     let profile = &model.vendor.profile;
-    surface == Protocol::Chat && summary.stream && profile.takes("stream_options")
+    let takes_options = profile.takes("stream_options") && !summary.reports_usage_unasked();
+    surface == Protocol::Chat && summary.stream && takes_options
 }
 
 /// Describes the sender of a request that is passed on in the vendor's own protocol.

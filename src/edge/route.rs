@@ -62,6 +62,8 @@ pub fn route(path: &str) -> Route {
     };
     match below {
         "/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
+        "/completions" => vendor(Protocol::Chat, "/v1/completions", false),
+        "/fim/completions" => vendor(Protocol::Chat, "/v1/fim/completions", false),
         "/messages" => vendor(Protocol::Messages, "/v1/messages", false),
         "/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
         "/responses" => vendor(Protocol::Responses, "/v1/responses", false),
@@ -93,6 +95,8 @@ fn below_v1(path: &str) -> Option<&str> {
         let is_surface = matches!(
             *path,
             "/chat/completions"
+                | "/completions"
+                | "/fim/completions"
                 | "/messages"
                 | "/messages/count_tokens"
                 | "/responses"
@@ -111,7 +115,7 @@ fn below_v1(path: &str) -> Option<&str> {
 /// base address still adds the right end.
 pub fn surface_for_path(path: &str) -> Option<Protocol> {
     let ends = [
-        ("/chat/completions", Protocol::Chat),
+        ("/completions", Protocol::Chat),
         ("/messages", Protocol::Messages),
         ("/messages/count_tokens", Protocol::Messages),
         ("/responses", Protocol::Responses),

@@ -6,15 +6,16 @@
 //! translation.
 
 use super::raw::{
-    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, Profile,
-    ReasoningReplayKey, Roles, SamplingKey, SystemPlace, SystemRole, ThinkingTypeKey,
+    Capabilities, CompletionsKey, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey,
+    Profile, ReasoningReplayKey, Roles, SamplingKey, SystemPlace, SystemRole, ThinkingTypeKey,
     ToolCallIdsKey, ToolsWithReasoningKey,
 };
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::KnownCapabilities;
 use llm_protocol::capabilities::{
-    ChatModel, MessagesModel, ModelCapabilities, ParallelToolCalls, ReasoningReplay,
-    ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds, ToolsWithReasoning,
+    ChatModel, CompletionsApi, MessagesModel, ModelCapabilities, ParallelToolCalls,
+    ReasoningReplay, ResponsesModel, SamplingSupport, ThinkingType, ToolCallIds,
+    ToolsWithReasoning,
 };
 use llm_protocol::ir::Effort;
 use std::collections::BTreeMap;
@@ -156,6 +157,7 @@ pub fn misplaced_keys(
         custom_tools: [Chat],
         parallel_tool_calls: [Chat],
         tool_call_ids: [Chat],
+        completions: [Chat],
         summaries: [Responses],
         functions_only: [Responses],
     };
@@ -272,6 +274,7 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
             Some(ToolCallIdsKey::Nine) => ToolCallIds::Nine,
             None => base.tool_call_ids,
         },
+        completions: written.completions.map(CompletionsApi::from),
     }
 }
 
@@ -300,6 +303,15 @@ fn efforts(keys: &[EffortKey]) -> Vec<Effort> {
     efforts.sort();
     efforts.dedup();
     efforts
+}
+
+impl From<CompletionsKey> for CompletionsApi {
+    fn from(key: CompletionsKey) -> Self {
+        match key {
+            CompletionsKey::Text => Self::Text,
+            CompletionsKey::Fim => Self::Fim,
+        }
+    }
 }
 
 fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {

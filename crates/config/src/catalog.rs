@@ -18,7 +18,7 @@ pub use endpoint::{ActiveHealthCheck, EndpointAuth, HttpVersion, VendorEndpoint}
 use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
 use llm_protocol::capabilities::{
-    ChatModel, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
+    ChatModel, CompletionsApi, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
 use llm_protocol::metered::{BilledUnit, ModelKind};
 use llm_protocol::profile::VendorProfile;
@@ -130,6 +130,22 @@ impl CatalogModel {
     /// True if it serves the three protocols.
     pub fn is_chat(&self) -> bool {
         self.kind == ModelKind::Chat
+    }
+
+    /// The API that continues prompts with the model, if its vendor has one at a known path.
+    pub fn completions(&self) -> Option<CompletionsApi> {
+        let api = match &self.accepts {
+            ModelCapabilities::Chat(model) => model.completions,
+            ModelCapabilities::Messages(_) | ModelCapabilities::Responses(_) => None,
+        };
+        api.filter(|api| self.is_chat() && self.vendor.serves(api.path()))
+    }
+
+    /// The paths that take requests to the model beside those of the three protocols, or in their
+    /// place if it is no chat model.
+    pub fn other_paths(&self) -> impl Iterator<Item = &'static str> {
+        let completions = self.completions().map(CompletionsApi::path);
+        self.kind.metered_paths().chain(completions)
     }
 
     /// The unit that its price counts, for kinds other than chat.

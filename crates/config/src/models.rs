@@ -235,6 +235,14 @@ impl ModelSection<'_> {
             self.0
                 .add_fault(format!("{key}.upstream_protocol"), message);
         }
+        if model.capabilities.completions.is_some()
+            && !vendor.endpoints.iter().all(VendorEndpoint::has_other_paths)
+        {
+            let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
+                           path of completions is unknown";
+            self.0
+                .add_fault(format!("{key}.capabilities.completions"), message);
+        }
         for name in capabilities::misplaced_keys([Some(vendor.protocol), also], &model.capabilities)
         {
             let message = format!(

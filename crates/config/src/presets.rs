@@ -220,6 +220,7 @@ impl raw::Capabilities {
             custom_tools: self.custom_tools.or(other.custom_tools),
             parallel_tool_calls: self.parallel_tool_calls.or(other.parallel_tool_calls),
             tool_call_ids: self.tool_call_ids.or(other.tool_call_ids),
+            completions: self.completions.or(other.completions),
             summaries: self.summaries.or(other.summaries),
             functions_only: self.functions_only.or(other.functions_only),
         }

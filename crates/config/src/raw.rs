@@ -1072,6 +1072,9 @@ pub struct Capabilities {
     /// Chat vendors: format of tool call ids. `nine`: exactly nine letters or digits; the gateway
     /// replaces other ids, the same id always alike.
     pub tool_call_ids: Option<ToolCallIdsKey>,
+    /// Chat vendors: the API that continues prompts. `text`: `/v1/completions`; `fim`: Mistral's
+    /// `/v1/fim/completions`. Default: none.
+    pub completions: Option<CompletionsKey>,
     /// Responses vendors: `reasoning.summary`. Default: yes if the model reasons.
     pub summaries: Option<bool>,
     /// Responses vendors: only tools of type `function`. The gateway then translates requests of
@@ -1188,6 +1191,13 @@ pub enum ParallelToolCallsKey {
 pub enum ToolCallIdsKey {
     Any,
     Nine,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CompletionsKey {
+    Text,
+    Fim,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]

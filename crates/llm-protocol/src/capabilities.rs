@@ -199,6 +199,8 @@ pub struct ChatModel {
     pub custom_tools: bool,
     pub parallel_tool_calls: ParallelToolCalls,
     pub tool_call_ids: ToolCallIds,
+    /// The API that continues prompts with this model, if the vendor has one.
+    pub completions: Option<CompletionsApi>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -209,6 +211,31 @@ pub enum ParallelToolCalls {
     /// forbids all.
     WithAutoChoice,
     Refused,
+}
+
+/// An API of a chat vendor that continues prompts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompletionsApi {
+    /// The one from which the chat protocol came. Its answers have `text` in the place of
+    /// `message`.
+    Text,
+    /// Mistral's, which fills the gap between a prompt and a suffix. It answers as a chat.
+    Fim,
+}
+
+impl CompletionsApi {
+    pub const ALL: [Self; 2] = [Self::Text, Self::Fim];
+
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Text => "/v1/completions",
+            Self::Fim => "/v1/fim/completions",
+        }
+    }
+
+    pub fn from_path(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|api| api.path() == path)
+    }
 }
 
 /// The form of tool call ids that a chat vendor accepts.
@@ -320,6 +347,7 @@ impl Default for ChatModel {
             custom_tools: false,
             parallel_tool_calls: ParallelToolCalls::Accepted,
             tool_call_ids: ToolCallIds::Any,
+            completions: None,
         }
     }
 }

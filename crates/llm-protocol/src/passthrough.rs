@@ -135,6 +135,13 @@ impl StreamPassthrough {
         self
     }
 
+    /// Says that the answer is one of the completions API, whose own events the gateway may add.
+    #[must_use]
+    pub fn with_text_form(mut self, is_text: bool) -> Self {
+        self.watch.chat.is_text = is_text;
+        self
+    }
+
     /// Repairs a chat vendor's calls that a chat client would misread. `seed` provides the ids of
     /// calls without one; `None` turns the repair off.
     #[must_use]

@@ -10,10 +10,12 @@
 //! more than its bytes), `request/rewrite.rs`, `request/vendor_state.rs` (objects in the vendor
 //! account), `request/extensions.rs` (members that only some vendors know),
 //! `request/foreign_fields.rs` (remains of another vendor's answer), `request/repair_check.rs`
-//! (what this model refuses), `request/content.rs` (content by kind), `request/conversation.rs`
-//! (which conversation it belongs to).
+//! (what this model refuses), `request/completion.rs` (prompts in the place of messages),
+//! `request/content.rs` (content by kind), `request/conversation.rs` (which conversation it belongs
+//! to).
 
 use super::Protocol;
+use super::capabilities::CompletionsApi;
 use super::failure::{Failure, Kind as FailureKind};
 use super::ir::Effort;
 pub use super::json::nesting::MAX_DEPTH;
@@ -25,6 +27,7 @@ use repair_hints::{EnumMember, Setting};
 use summary::{OutputLimitMember, StreamOptions};
 use vendor_state::VendorObject;
 
+mod completion;
 mod content;
 mod conversation;
 mod extensions;
@@ -45,7 +48,7 @@ pub use foreign_fields::{
     remove_reasoning, without_members,
 };
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
-pub use summary::{OutputLimit, RequestSummary};
+pub use summary::{CompletionInput, OutputLimit, RequestSummary};
 
 /// Maximum number of choices on the chat surface.
 const MAX_CHOICES: u64 = 128;
@@ -73,6 +76,22 @@ pub fn read_summary_bounded(
     body: &[u8],
     values_max: u64,
 ) -> Result<RequestSummary, Failure> {
+    read(protocol, None, body, values_max)
+}
+
+/// Reads a completions body like [`read_summary`]. The number of its values has no limit, because
+/// nothing is built from them: a prompt of token ids has many.
+pub fn read_completion(api: CompletionsApi, body: &[u8]) -> Result<RequestSummary, Failure> {
+    let completion = Some(CompletionInput::new(api));
+    read(Protocol::Chat, completion, body, u64::MAX)
+}
+
+fn read(
+    protocol: Protocol,
+    completion: Option<CompletionInput>,
+    body: &[u8],
+    values_max: u64,
+) -> Result<RequestSummary, Failure> {
     let unread = |broken| scan_failure(broken, values_max);
     let text = std::str::from_utf8(body).map_err(|fault| invalid_json(fault.valid_up_to()))?;
     let mut scan = JsonScanner::new(text, MAX_DEPTH).with_values_max(values_max);
@@ -89,6 +108,7 @@ pub fn read_summary_bounded(
         text,
         summary: RequestSummary {
             choices: 1,
+            completion,
             ..RequestSummary::default()
         },
         present: [false; BILLING_MEMBERS.len()],
@@ -108,7 +128,7 @@ pub fn read_summary_bounded(
 }
 
 /// The members that decide the bill. The reader refuses duplicates and other letter case.
-const BILLING_MEMBERS: [&str; 12] = [
+const BILLING_MEMBERS: [&str; 15] = [
     "model",
     "max_tokens",
     "max_completion_tokens",
@@ -121,10 +141,15 @@ const BILLING_MEMBERS: [&str; 12] = [
     "service_tier",
     "max_output_tokens",
     "input",
+    "prompt",
+    "best_of",
+    "suffix",
 ];
 
-/// Number of members at the end of the list that only the responses protocol has.
-const RESPONSES_ONLY_COUNT: usize = 2;
+/// Numbers of members at the end of the list that only the responses protocol and completions have,
+/// and that only completions have.
+const NOT_CHATS_COUNT: usize = 5;
+const ONLY_COMPLETIONS_COUNT: usize = 3;
 
 /// The reason why reading stopped.
 pub(crate) enum RequestParseError {
@@ -150,6 +175,9 @@ struct SummaryReader<'a> {
 impl SummaryReader<'_> {
     fn member(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         self.check_unique(name)?;
+        if self.completion_member(scan, name)? {
+            return Ok(());
+        }
         if let Some(setting) = Setting::from_name(name)
             && scan.kind()? != JsonKind::Null
         {
@@ -234,10 +262,10 @@ impl SummaryReader<'_> {
     /// Refuses a billing member that is duplicated or that differs from the known name only in
     /// case. Some servers ignore the case and would read the misspelt member.
     fn check_unique(&mut self, name: &str) -> ParseResult {
-        let of_others = if self.protocol == Protocol::Responses {
-            0
-        } else {
-            RESPONSES_ONLY_COUNT
+        let of_others = match (self.summary.completion, self.protocol) {
+            (Some(_), _) => 0,
+            (None, Protocol::Responses) => ONLY_COMPLETIONS_COUNT,
+            (None, Protocol::Chat | Protocol::Messages) => NOT_CHATS_COUNT,
         };
         let known = BILLING_MEMBERS.len().saturating_sub(of_others);
         for (member, present) in BILLING_MEMBERS.iter().zip(&mut self.present).take(known) {
@@ -278,10 +306,11 @@ impl SummaryReader<'_> {
     }
 
     fn limit(&self, scan: &mut JsonScanner<'_>, param: &str) -> ParseResult<OutputLimitMember> {
-        // Only messages vendors define 0: they generate no output and put the prompt into the
-        // cache. The source is the vendor's guide to prompt caching ("Pre-warming the cache"), read
-        // 2026-11.
-        let min = u64::from(self.protocol != Protocol::Messages);
+        // Messages vendors define 0: they generate no output and put the prompt into the cache. The
+        // source is the vendor's guide to prompt caching ("Pre-warming the cache"), read 2026-11.
+        // For completions it returns the `logprobs` of a prompt with `echo`.
+        let takes_zero = self.protocol == Protocol::Messages || self.summary.completion.is_some();
+        let min = u64::from(!takes_zero);
         let (tokens, span) = self.number(scan, param, min, MAX_COUNT)?;
         Ok(OutputLimitMember { span, tokens })
     }
@@ -485,12 +514,14 @@ impl SummaryReader<'_> {
         Err(self.refuse("billing_policy.bill_to", "Input should be 'self'"))
     }
 
-    fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {
+    fn finish(mut self, body_bytes: usize, escape_bytes: usize) -> Result<RequestSummary, Failure> {
+        self.finish_completion()?;
         let mut summary = self.summary;
         summary.features.content.finish(body_bytes, escape_bytes);
         summary.escape_bytes = escape_bytes;
         let other_shape = std::mem::take(&mut summary.features.other_shape);
-        summary.has_other_shape = other_shape && self.protocol == Protocol::Chat;
+        summary.has_other_shape =
+            other_shape && self.protocol == Protocol::Chat && summary.completion.is_none();
         summary.hints.other_than_nine = summary.features.leftovers.other_than_nine;
         if summary.model.is_empty() {
             let message = match self.protocol {

@@ -114,7 +114,7 @@ pub async fn prepare(
     let model = model.select_variant(surface, &summary);
     // Record the model before any check can refuse the request, so that the account holder sees it.
     let _ = record.model.set(Arc::clone(model));
-    operation.check_kind(model)?;
+    operation.check_model(model)?;
     let is_translated = !model.passes_through(surface);
     let is_local = !has_credit || is_counted_locally(model, &operation);
     if is_local && let Some(count) = count {
@@ -195,7 +195,7 @@ pub async fn prepare(
     let endpoints = gateway
         .endpoint_registry
         .pool_for(&outbound_request.model.vendor);
-    let (body, left_out) = match outbound_request.strict {
+    let (body, left_out) = match outbound_request.is_fixed() {
         true => (encoded.body.clone(), Vec::new()),
         false => upstream::leave_out_refused(&endpoints, model, &cpu, encoded.body.clone()),
     };
@@ -249,7 +249,7 @@ pub async fn prepare(
         usage_bounds,
         sent_bytes,
         wants_stream: summary.stream,
-        is_strict: outbound_request.strict,
+        is_strict: outbound_request.is_fixed(),
         warnings: [encoded.warnings, dropped.into_iter().collect(), left_out].concat(),
         response: Responding::new(
             outbound_request.request_id,
@@ -343,7 +343,10 @@ fn parse_request(
     body: Bytes,
     share: &mut BodyShare,
 ) -> Result<ParsedRequest, Failure> {
-    let mut summary = request::read_summary_bounded(operation.surface, &body, values_max)?;
+    let mut summary = match operation.completions() {
+        Some(api) => request::read_completion(api, &body)?,
+        None => request::read_summary_bounded(operation.surface, &body, values_max)?,
+    };
     let header = |name: &str| {
         header
             .headers

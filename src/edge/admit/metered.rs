@@ -65,7 +65,7 @@ pub async fn prepare(
     })?;
     // If the request is refused, its account holder sees the model.
     let _ = record.model.set(Arc::clone(model));
-    operation.check_kind(model)?;
+    operation.check_model(model)?;
     let claimed = idempotency_key::claim_key(
         gateway,
         settings,

@@ -6,6 +6,7 @@
 use config::Settings;
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
+use llm_protocol::capabilities::CompletionsApi;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, ModelKind};
 use pingora::proxy::Session;
@@ -25,21 +26,31 @@ impl ApiOperation {
             .map_or(ModelKind::Chat, |endpoint| endpoint.kind)
     }
 
-    /// Checks that a model is of the kind that the operation takes.
+    /// The API that continues prompts, if the operation is one.
+    pub fn completions(&self) -> Option<CompletionsApi> {
+        CompletionsApi::from_path(self.path)
+    }
+
+    /// Checks that the operation can use a model: that the model is of the right kind, and can
+    /// continue prompts if the operation does.
     ///
     /// # Errors
     /// Returns 400 that names the path for the model.
-    pub fn check_kind(&self, model: &CatalogModel) -> Result<(), Failure> {
-        if model.kind == self.model_kind() {
+    pub fn check_model(&self, model: &CatalogModel) -> Result<(), Failure> {
+        let (id, kind, path) = (&model.id, model.kind.as_str(), self.path);
+        let completions = self.completions();
+        let message = if model.kind != self.model_kind() {
+            let paths = model.kind.paths();
+            format!(
+                "`{id}` is a model of the kind `{kind}`, which {path} does not take. Send it to {paths}."
+            )
+        } else if completions.is_some() && completions != model.completions() {
+            let own = model.completions().map(CompletionsApi::path);
+            let paths = own.map_or_else(|| model.kind.paths(), str::to_owned);
+            format!("{path} does not take `{id}`. Send it to {paths}.")
+        } else {
             return Ok(());
-        }
-        let message = format!(
-            "`{}` is a model of the kind `{}`, which {} does not take. Send it to {}.",
-            model.id,
-            model.kind.as_str(),
-            self.path,
-            model.kind.paths()
-        );
+        };
         Err(Failure::invalid_param(self.surface, "model", message))
     }
 }

@@ -61,7 +61,7 @@ fn fault_failure(call: &AdmittedRequest, fault: &UpstreamError) -> Failure {
 
 /// Mentions the gateway's own changes of the request in the failure, before the vendor's message.
 pub(super) fn after_own_changes(call: &AdmittedRequest, failure: Failure) -> Failure {
-    let sent = call.usage_bounds.output / call.response.choices.max(1);
+    let sent = call.usage_bounds.output / call.response.drafts.max(1);
     let limit = own_limit(sent, call.model.max_output_tokens);
     let why = "what the model takes and the account's credits pay for";
     failure.after_own_changes(&call.warnings, (limit, why))

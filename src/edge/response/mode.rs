@@ -9,6 +9,7 @@ use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
 use base::clock;
 use bytes::Bytes;
+use llm_protocol::capabilities::CompletionsApi;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive;
@@ -74,6 +75,13 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     let surface = record.surface;
     let event_bytes = usize::try_from(call.settings.limits.event_bytes).unwrap_or(usize::MAX);
     let translated = call.response.translation.clone();
+    let completions = call.response.completions;
+    // Nothing converts completions: an answer in the other form is read as the requested one, and
+    // fails.
+    let is_events = match completions {
+        Some(_) => call.wants_stream,
+        None => is_events,
+    };
     // An answer in the other form must be converted even if it is in the client's protocol.
     let context =
         translated.or_else(|| (is_events != call.wants_stream).then(|| form_context(record, call)));
@@ -91,7 +99,8 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
             event_bytes,
         )
         .with_request(call.metering_terms(), call.response.choices)
-        .with_call_repair(call.call_seed());
+        .with_call_repair(call.call_seed())
+        .with_text_form(completions == Some(CompletionsApi::Text));
         return ResponseMode::Stream(Box::new(pass), OpenStreamGuard::new());
     };
     let context = ResponseContext {

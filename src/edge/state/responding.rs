@@ -6,6 +6,7 @@
 use crate::edge::intake::ContentCoding;
 use base::telemetry::METRICS;
 use config::catalog::CatalogModel;
+use llm_protocol::capabilities::CompletionsApi;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::metered::MeteredAnswer;
@@ -25,6 +26,10 @@ pub struct Responding {
     pub(in crate::edge) estimated_count: Option<u64>,
     /// Number of choices that the client requested.
     pub(in crate::edge) choices: u64,
+    /// Number of choices that the vendor generates.
+    pub(in crate::edge) drafts: u64,
+    /// Set if the request is for completions.
+    pub(in crate::edge) completions: Option<CompletionsApi>,
     /// Seed for the ids of calls that a chat vendor sends without one. `None` if the client reads
     /// `function_call`, the older form of calls, which the gateway does not repair.
     pub(in crate::edge) call_seed: Option<String>,
@@ -109,10 +114,12 @@ impl Responding {
     ) -> Self {
         let (mode, unsent) = (ResponseMode::Waiting, Vec::new());
         Self {
-            hide_usage: !summary.include_usage,
+            hide_usage: !summary.include_usage && !summary.reports_usage_unasked(),
             translation,
             estimated_count,
             choices: summary.choices,
+            drafts: summary.drafts(),
+            completions: summary.completion.map(|completion| completion.api),
             call_seed: (!summary.has_functions()).then(|| request_id.to_owned()),
             answered_at: None,
             client_gets_stream: false,

@@ -36,10 +36,15 @@ impl ModelKind {
         if self == Self::Chat {
             return "/v1/chat/completions, /v1/messages or /v1/responses".to_owned();
         }
-        let own = ENDPOINTS.iter().filter(|endpoint| endpoint.kind == self);
+        self.metered_paths().collect::<Vec<_>>().join(" or ")
+    }
+
+    /// The paths of the metered endpoints that take models of this kind; none for chat.
+    pub fn metered_paths(self) -> impl Iterator<Item = &'static str> {
+        let own = ENDPOINTS
+            .iter()
+            .filter(move |endpoint| endpoint.kind == self);
         own.map(|endpoint| endpoint.path)
-            .collect::<Vec<_>>()
-            .join(" or ")
     }
 }
 

@@ -114,6 +114,8 @@ pub(super) struct ChatStreamState {
     /// Number of choices that the client requested; 0 if it is not set.
     choices: u64,
     goes_on_behind_stop: bool,
+    /// True for an answer of the completions API.
+    pub is_text: bool,
 }
 
 impl ChatStreamState {
@@ -318,6 +320,7 @@ impl NullUsageFinder {
 fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult {
     let mut choice = ChunkChoice::default();
     let mut delta_bytes = DeltaBytes::default();
+    let mut text = 0;
     let mut is_error = false;
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
@@ -337,12 +340,15 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
                 chunk.message_keys.push(key.span);
                 delta_bytes = read_delta(scan)?;
             }
+            // Of the completions API. Together AI repeats a delta's content in it.
+            "text" => text = text_bytes(scan)?,
             // Kimi sends the usage of a stream in this member.
             "usage" => chunk.usage = counters::read_chat_usage(scan)?.or(chunk.usage),
             _ => scan.skip()?,
         }
         ScanResult::Ok(())
     })?;
+    delta_bytes.bytes = delta_bytes.bytes.max(text);
     choice.has_calls = delta_bytes.has_calls;
     choice.has_content =
         delta_bytes.bytes > 0 || delta_bytes.reasoning > 0 || delta_bytes.sound > 0;

@@ -36,7 +36,17 @@ pub(super) fn write_finish_chunk(
     reason: &str,
     out: &mut Vec<u8>,
 ) {
-    let finish = |json: &mut JsonWriter| write_finished_choice(json, index, reason);
+    let finish = |json: &mut JsonWriter| match seen.is_text {
+        true => {
+            json.open_object()
+                .member("index", index)
+                .member("text", "")
+                .member("logprobs", JsonNull)
+                .member("finish_reason", reason);
+            json.close_object();
+        }
+        false => write_finished_choice(json, index, reason),
+    };
     write_chat_chunk(seen, model_json, &finish, None, out);
 }
 
@@ -56,11 +66,15 @@ fn write_chat_chunk(
     usage: Option<&Usage>,
     out: &mut Vec<u8>,
 ) {
+    let object = match seen.is_text {
+        true => "text_completion",
+        false => "chat.completion.chunk",
+    };
     out.extend_from_slice(b"data: ");
     JsonWriter::append_to(out, |json| {
         json.open_object()
             .member("id", RawJson(seen.id.json()))
-            .member("object", "chat.completion.chunk")
+            .member("object", object)
             .member("created", seen.id.created)
             .member("model", RawJson(model_json))
             .member_array("choices");

@@ -40,7 +40,10 @@ impl SplitCharJoiner {
         match protocol {
             Protocol::Chat => {
                 for (at, choice) in root.items_of("choices").enumerate() {
-                    walk.visit_value(choice.get("delta"), format!("{}", index_or(choice, at)));
+                    let index = index_or(choice, at);
+                    walk.visit_value(choice.get("delta"), format!("{index}"));
+                    // Of the completions API.
+                    walk.visit_value(choice.get("text"), format!("{index}.text"));
                 }
             }
             Protocol::Messages => {

@@ -280,3 +280,118 @@ fn a_refusal_before_any_output_is_free_unless_the_vendor_bills_its_category() {
         assert_eq!(pass.refused_free(), is_free, "{category}");
     }
 }
+
+fn text_chunk(choices: &str, more: &str) -> String {
+    format!(
+        "data: {{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\",\"choices\":{choices}{more}}}\n\n"
+    )
+}
+
+fn text_choice(index: u8, text: &str, finish: &str) -> String {
+    format!(
+        "[{{\"text\":\"{text}\",\"index\":{index},\"logprobs\":null,\"finish_reason\":{finish}}}]"
+    )
+}
+
+#[test]
+fn a_stream_of_completions_passes_and_what_the_gateway_adds_to_it_has_their_form() {
+    let events = [
+        text_chunk(&text_choice(0, "a", "null"), ""),
+        text_chunk(&text_choice(1, "bc", "null"), ""),
+        text_chunk(&text_choice(0, "", "\"stop\""), ""),
+        text_chunk(&text_choice(1, "", "\"length\""), ""),
+    ];
+    let usage = text_chunk(
+        "[]",
+        ",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5}",
+    );
+    let run = |events: &[&str], hides: bool| {
+        let mut pass = StreamPassthrough::new(Protocol::Chat, "public", hides, 1 << 20)
+            .with_request(MeteringTerms::default(), 2)
+            .with_text_form(true);
+        let mut out = Vec::new();
+        for event in events {
+            pass.push(event.as_bytes(), &mut out).unwrap();
+        }
+        let ended = pass.finish(&mut out);
+        (pass, String::from_utf8(out).unwrap(), ended)
+    };
+    let of_vendor: Vec<_> = events.iter().map(String::as_str).collect();
+    let whole = [&of_vendor[..], &[&usage, "data: [DONE]\n\n"]].concat();
+    let renamed = whole
+        .concat()
+        .replace("\"model\":\"m\"", "\"model\":\"public\"");
+    let (pass, out, ended) = run(&whole, false);
+    assert_eq!((out.as_str(), ended.is_ok()), (renamed.as_str(), true));
+    assert_eq!(pass.generated_bytes(), 3);
+    let counted = pass.usage().unwrap().usage;
+    assert_eq!((counted.input, counted.output), (3, 2));
+    let (_, hidden, _) = run(&whole, true);
+    assert!(
+        !hidden.contains("usage") && hidden.ends_with("data: [DONE]\n\n"),
+        "{hidden}"
+    );
+    // A vendor that breaks off behind the last reason, and one that breaks off before it.
+    let (pass, out, ended) = run(&of_vendor, false);
+    assert!(ended.is_ok() && pass.is_complete());
+    let added = out.split("\n\n").nth(4).unwrap();
+    assert!(
+        added.contains("\"object\":\"text_completion\"") && added.contains("\"usage\":"),
+        "{out}"
+    );
+    assert!(run(&of_vendor[..3], false).2.is_err());
+    // An answer that the gateway ends at the output limit.
+    let mut pass = StreamPassthrough::new(Protocol::Chat, "public", true, 1 << 20)
+        .with_request(MeteringTerms::default(), 1)
+        .with_text_form(true);
+    let mut out = Vec::new();
+    pass.push(events[0].as_bytes(), &mut out).unwrap();
+    out.clear();
+    pass.end_at_limit(&counted, &mut out);
+    let end = String::from_utf8(out).unwrap();
+    let expected = text_chunk(&text_choice(0, "", "\"length\""), "").replace("\"m\"", "\"public\"");
+    let expected = expected.replace(r#""text":"","index":0"#, r#""index":0,"text":"""#);
+    assert_eq!(end, format!("{expected}data: [DONE]\n\n"));
+}
+
+#[test]
+fn a_whole_completion_passes_with_its_usage_and_is_none_without_a_reason() {
+    let read = |choices: &str, usage: &str| {
+        let body = format!(
+            r#"{{"id":"cmpl-1","object":"text_completion","model":"m","choices":{choices}{usage}}}"#
+        );
+        rewrite_response(
+            Protocol::Chat,
+            "public",
+            body.into(),
+            &MeteringTerms::default(),
+            None,
+        )
+    };
+    let usage = r#","usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}"#;
+    let answer = read(&text_choice(0, "abc", "\"stop\""), usage).unwrap();
+    assert_eq!(answer.generated_bytes, 3);
+    assert_eq!(answer.usage.unwrap().usage.output, 2);
+    assert!(
+        answer
+            .body
+            .ends_with(format!("\"finish_reason\":\"stop\"}}]{usage}}}").as_bytes())
+    );
+    assert!(read(&text_choice(0, "abc", "null"), usage).is_err());
+    assert!(read("[]", usage).is_err());
+}
+
+#[test]
+fn a_character_that_two_pieces_of_a_text_share_reaches_the_client_whole() {
+    let mut pass = StreamPassthrough::new(Protocol::Chat, "m", true, 1 << 20).with_text_form(true);
+    let mut out = Vec::new();
+    for text in [r"a\ud83d", r"\ude00b"] {
+        let event = text_chunk(&text_choice(0, text, "null"), "");
+        pass.push(event.as_bytes(), &mut out).unwrap();
+    }
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.contains(r#""text":"a""#) && out.contains(r#""text":"\ud83d\ude00b""#),
+        "{out}"
+    );
+}

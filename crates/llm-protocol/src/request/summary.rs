@@ -8,6 +8,7 @@
 use super::conversation::spans::ConversationSpans;
 use super::features::Features;
 use super::repair_hints::{RepairHints, Setting};
+use crate::capabilities::CompletionsApi;
 use crate::json::Span;
 
 #[derive(Clone, Debug, Default)]
@@ -19,8 +20,10 @@ pub struct RequestSummary {
     pub thinking_budget: Option<u64>,
     /// Value of `stream_options.include_usage` (chat).
     pub include_usage: bool,
-    /// Value of `n`, which is 1 by default (chat).
+    /// Value of `n`, which is 1 by default, for each prompt (chat).
     pub choices: u64,
+    /// Set for a completions request.
+    pub completion: Option<CompletionInput>,
     pub features: Features,
     /// True if a chat request has an `input`, or tools, calls, results or parts in the shape of
     /// another protocol: see `translate/chat_shape.rs`. True in case of doubt.
@@ -52,12 +55,57 @@ impl RequestSummary {
         self.hints.has(Setting::Functions)
     }
 
+    /// Returns whether the vendor's API reports the usage of each stream, and has no option for it.
+    pub fn reports_usage_unasked(&self) -> bool {
+        self.completion
+            .is_some_and(|completion| completion.api == CompletionsApi::Fim)
+    }
+
+    /// Returns the number of answers that the vendor generates, of which it may return fewer.
+    pub fn drafts(&self) -> u64 {
+        self.completion
+            .map_or(self.choices, |completion| completion.drafts)
+    }
+
     /// Returns whether the request only puts the prompt into the vendor's cache and generates
     /// nothing (messages).
     pub fn is_prewarming(&self) -> bool {
         self.spans
             .max_tokens
             .is_some_and(|limit| limit.tokens == Some(0))
+    }
+}
+
+/// The part of a completions request that decides its cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionInput {
+    pub api: CompletionsApi,
+    pub prompts: u64,
+    /// Number of texts that the vendor generates, of which it may return fewer.
+    pub drafts: u64,
+    pub(super) best_of: u64,
+    pub(super) suffix_bytes: u64,
+}
+
+impl CompletionInput {
+    pub(super) fn new(api: CompletionsApi) -> Self {
+        Self {
+            api,
+            prompts: 1,
+            drafts: 1,
+            best_of: 1,
+            suffix_bytes: 0,
+        }
+    }
+
+    /// Returns the most input tokens of the request, for a model that reads `context` tokens at
+    /// once. The vendor reads the suffix with each prompt. `text_bytes`: the size of the body,
+    /// which has more bytes around each prompt than a vendor adds tokens to it.
+    pub fn max_input_tokens(&self, text_bytes: u64, context: u64) -> u64 {
+        let repeated = self.prompts.saturating_sub(1);
+        text_bytes
+            .saturating_add(repeated.saturating_mul(self.suffix_bytes))
+            .min(self.prompts.saturating_mul(context))
     }
 }
 
