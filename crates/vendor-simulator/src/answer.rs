@@ -62,7 +62,8 @@ impl SimulatedAnswer {
             },
         };
         let produced = answer.apply_limit(turn.max_tokens.filter(|_| !behaviour.overrun));
-        let choices = u64::try_from(turn.choices).unwrap_or(1);
+        let drafts = turn.choices.saturating_add(turn.unshown);
+        let choices = u64::try_from(drafts).unwrap_or(1);
         let produced = produced.saturating_mul(choices);
         answer.usage.output = behaviour.output.unwrap_or(produced);
         let thinking = answer

@@ -66,8 +66,35 @@ impl SimChatResponse {
         response
     }
 
+    /// Returns the prefix of the id and the name of a whole answer's form.
+    fn names(&self) -> (&'static str, &'static str) {
+        match self.turn.is_completion {
+            true => ("cmpl", "text_completion"),
+            false => ("chatcmpl", "chat.completion"),
+        }
+    }
+
+    /// Returns a choice of the completions API with a part of its text.
+    fn text_choice(&self, index: usize, text: &str, finish: &str) -> String {
+        let text = quote(text);
+        format!(r#"{{"text":{text},"index":{index},"logprobs":null,"finish_reason":{finish}}}"#)
+    }
+
+    /// Returns the prompt with which the text of a choice begins.
+    fn echo(&self, choice: usize) -> &str {
+        let prompts = self.turn.echo.len().max(1);
+        let per_prompt = (self.turn.choices / prompts).max(1);
+        self.turn
+            .echo
+            .get(choice / per_prompt)
+            .map_or("", String::as_str)
+    }
+
     /// Returns the member with the service tier.
     fn tier(&self) -> String {
+        if self.turn.is_completion {
+            return String::new();
+        }
         let tier = self.behaviour.tier(&self.turn.service_tier);
         tier.map(|tier| format!(r#","service_tier":"{tier}""#))
             .unwrap_or_default()
@@ -85,8 +112,9 @@ impl SimChatResponse {
             UsageMode::None => String::new(),
             _ => format!(r#","usage":{}"#, self.answer.usage.chat()),
         };
+        let (prefix, object) = self.names();
         let compact = format!(
-            r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":{},"choices":[{}]{usage}{},"system_fingerprint":"{FINGERPRINT}"{}}}"#,
+            r#"{{"id":"{prefix}-{}","object":"{object}","created":{},"model":{},"choices":[{}]{usage}{},"system_fingerprint":"{FINGERPRINT}"{}}}"#,
             self.serial,
             self.created,
             self.behaviour.model_field(&self.turn.model),
@@ -146,9 +174,23 @@ impl SimChatResponse {
                 ("null".to_owned(), so_far)
             }
         };
-        let choices = format!(
-            r#"[{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}]"#
-        );
+        let choices = match (self.turn.is_completion, step) {
+            (false, _) => format!(
+                r#"[{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}]"#
+            ),
+            (true, SimChatEvent::Piece(part, range)) => {
+                let output = self.answer.parts.get(*part).map_or("", SimPart::output);
+                let text = output.get(range.clone()).unwrap_or_default();
+                format!("[{}]", self.text_choice(*choice, text, &finish))
+            }
+            (true, SimChatEvent::Role) => {
+                format!(
+                    "[{}]",
+                    self.text_choice(*choice, self.echo(*choice), &finish)
+                )
+            }
+            (true, _) => format!("[{}]", self.text_choice(*choice, "", &finish)),
+        };
         Some(self.chunk(index, &choices, &usage))
     }
 
@@ -286,8 +328,12 @@ impl SimChatResponse {
             (false, false) => String::new(),
         };
         let padding = self.turn.padding(index);
+        let (prefix, object) = match self.names() {
+            names @ (_, "text_completion") => names,
+            (prefix, _) => (prefix, "chat.completion.chunk"),
+        };
         format!(
-            r#"{{"id":"chatcmpl-{}","object":"chat.completion.chunk","created":{},"model":{}{},"system_fingerprint":"{FINGERPRINT}","choices":{choices}{usage}{}{padding}}}"#,
+            r#"{{"id":"{prefix}-{}","object":"{object}","created":{},"model":{}{},"system_fingerprint":"{FINGERPRINT}","choices":{choices}{usage}{}{padding}}}"#,
             self.serial,
             self.created,
             self.behaviour.model_field(&self.turn.model),
@@ -297,6 +343,10 @@ impl SimChatResponse {
     }
 
     fn choice(&self, index: usize) -> String {
+        if self.turn.is_completion {
+            let text = format!("{}{}", self.echo(index), self.answer.text());
+            return self.text_choice(index, &text, &self.finish_reason());
+        }
         let (message, finish) = (self.message(index), self.finish_reason());
         format!(
             r#"{{"index":{index},"message":{message},"logprobs":null,"finish_reason":{finish}}}"#

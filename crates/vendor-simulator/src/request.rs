@@ -3,7 +3,10 @@
 //! This file must check only the members that an answer needs; `checks.rs` checks the others. Read
 //! next: `errors.rs` for the encoding of errors.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::checks::generations;
 use super::count;
@@ -56,6 +59,10 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
         stream,
         include_usage: options["include_usage"] == true,
         obfuscation: options["include_obfuscation"] != false,
+        is_completion: false,
+        is_prompt: false,
+        unshown: 0,
+        echo: Vec::new(),
         legacy_functions: value["functions"].is_array() && !value["tools"].is_array(),
         omits_thinking: false,
         choices: usize::try_from(choices).unwrap_or(1),
@@ -70,6 +77,201 @@ pub fn read_chat(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
         responses: SimResponsesOptions::default(),
     };
     Ok(SimParsedBody { turn, body: value })
+}
+
+/// The parameters of a completions request. Source: `CompletionCreateParams` of openai 3.57 for
+/// Python.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompletionParams {
+    model: String,
+    prompt: Option<CompletionPrompt>,
+    #[serde(default)]
+    best_of: Option<u64>,
+    #[serde(default)]
+    echo: Option<bool>,
+    #[serde(default, rename = "frequency_penalty")]
+    _frequency_penalty: Option<f64>,
+    #[serde(default, rename = "logit_bias")]
+    _logit_bias: Option<BTreeMap<String, i64>>,
+    #[serde(default)]
+    logprobs: Option<u64>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default)]
+    n: Option<u64>,
+    #[serde(default, rename = "presence_penalty")]
+    _presence_penalty: Option<f64>,
+    #[serde(default, rename = "seed")]
+    _seed: Option<i64>,
+    #[serde(default)]
+    stop: Value,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    stream_options: Option<CompletionStreamOptions>,
+    #[serde(default, rename = "suffix")]
+    _suffix: Option<String>,
+    #[serde(default, rename = "temperature")]
+    _temperature: Option<f64>,
+    #[serde(default, rename = "top_p")]
+    _top_p: Option<f64>,
+    #[serde(default, rename = "user")]
+    _user: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompletionStreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+    #[serde(default)]
+    include_obfuscation: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum CompletionPrompt {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl CompletionPrompt {
+    /// Each prompt as text, and the number of tokens of all.
+    fn prompts(self) -> (Vec<String>, u64) {
+        let of_text = |text: &String| count::tokens(text.len());
+        let as_text = |ids: Vec<u32>| format!("{ids:?}");
+        match self {
+            Self::Text(text) => (vec![text.clone()], of_text(&text)),
+            Self::Tokens(ids) => {
+                let tokens = ids.len() as u64;
+                (vec![as_text(ids)], tokens)
+            }
+            Self::Texts(texts) => {
+                let tokens = texts.iter().map(of_text).sum();
+                (texts, tokens)
+            }
+            Self::TokenLists(lists) => {
+                let tokens = lists.iter().map(|ids| ids.len() as u64).sum();
+                (lists.into_iter().map(as_text).collect(), tokens)
+            }
+        }
+    }
+}
+
+fn is_stop(stop: &Value) -> bool {
+    let are_texts = |all: &Vec<Value>| all.len() <= 4 && all.iter().all(Value::is_string);
+    stop.is_null() || stop.is_string() || stop.as_array().is_some_and(are_texts)
+}
+
+/// Output tokens of a completion, if the request has no limit.
+const DEFAULT_COMPLETION_TOKENS: u64 = 16;
+
+/// Parses a completions body. The first prompt may have a marker.
+pub fn read_completion(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
+    if value["model"].as_str().is_none() {
+        return Err(FixedError::ChatWithoutModel.into());
+    }
+    let params: CompletionParams = serde_json::from_slice(body)
+        .map_err(|error| SimulatedError::new(400, format!("Invalid request: {error}")))?;
+    let stream = params.stream.unwrap_or(false);
+    if params.stream_options.is_some() && !stream {
+        return Err(FixedError::ChatStreamOptions.into());
+    }
+    let (n, best_of) = (params.n.unwrap_or(1), params.best_of);
+    if !(1..=MAX_CHOICES).contains(&n) || best_of.is_some_and(|best_of| best_of < n) {
+        return Err(FixedError::ChatBadN.into());
+    }
+    if stream && best_of.is_some_and(|best_of| best_of > 1) {
+        let message = "Results can only be streamed when best_of is 1.";
+        return Err(SimulatedError::from_param(message, "best_of", None));
+    }
+    if !is_stop(&params.stop) {
+        let message = "Invalid 'stop': expected a string or up to 4.";
+        return Err(SimulatedError::from_param(message, "stop", None));
+    }
+    if params.logprobs > Some(5) {
+        let message = "Invalid 'logprobs': at most 5.";
+        return Err(SimulatedError::from_param(message, "logprobs", None));
+    }
+    let (prompts, input_tokens) = params
+        .prompt
+        .map_or_else(|| (vec![String::new()], 1), CompletionPrompt::prompts);
+    let options = params.stream_options.as_ref();
+    let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let drafts = best_of.unwrap_or(n).saturating_mul(count(prompts.len()));
+    let shown = n.saturating_mul(count(prompts.len()));
+    let turn = SimTurn {
+        vendor: SimVendor::Chat,
+        model: params.model,
+        stream,
+        include_usage: options.is_some_and(|options| options.include_usage),
+        obfuscation: options.is_some_and(|options| options.include_obfuscation != Some(false)),
+        is_completion: true,
+        is_prompt: true,
+        unshown: usize::try_from(drafts.saturating_sub(shown)).unwrap_or(0),
+        user_text: prompts.first().cloned().unwrap_or_default(),
+        echo: match params.echo {
+            Some(true) => prompts,
+            _ => vec![String::new(); prompts.len()],
+        },
+        legacy_functions: false,
+        omits_thinking: false,
+        choices: usize::try_from(shown).unwrap_or(1),
+        max_tokens: Some(params.max_tokens.unwrap_or(DEFAULT_COMPLETION_TOKENS)),
+        service_tier: "default".to_owned(),
+        tool_result: None,
+        steps_done: 0,
+        input_tokens,
+        responses: SimResponsesOptions::default(),
+    };
+    Ok(SimParsedBody { turn, body: value })
+}
+
+/// The parameters of Mistral's requests to fill a gap. Source: `FIMCompletionRequest` of
+/// mistralai 3.7 for Python.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FimParams {
+    model: String,
+    prompt: String,
+    #[serde(default, rename = "suffix")]
+    _suffix: Option<String>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default, rename = "min_tokens")]
+    _min_tokens: Option<u64>,
+    #[serde(default, rename = "metadata")]
+    _metadata: Option<BTreeMap<String, Value>>,
+    #[serde(default, rename = "random_seed")]
+    _random_seed: Option<u64>,
+    #[serde(default, rename = "stop")]
+    _stop: Value,
+    #[serde(default)]
+    stream: bool,
+    #[serde(default, rename = "temperature")]
+    _temperature: Option<f64>,
+    #[serde(default, rename = "top_p")]
+    _top_p: Option<f64>,
+}
+
+/// Parses the body of a request to fill a gap, which gets a chat answer.
+pub fn read_fim(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
+    let params: FimParams = serde_json::from_slice(body)
+        .map_err(|error| SimulatedError::new(400, format!("Invalid request: {error}")))?;
+    // The usage comes unasked.
+    let completion = json!({
+        "model": params.model, "prompt": params.prompt, "stream": params.stream,
+        "max_tokens": params.max_tokens.unwrap_or(1_024),
+        "stream_options": params.stream.then(|| json!({"include_usage": true})),
+    });
+    let mut parsed = read_completion(completion.to_string().as_bytes())?;
+    parsed.turn.is_completion = false;
+    parsed.turn.obfuscation = false;
+    Ok(parsed)
 }
 
 pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
@@ -92,6 +294,10 @@ pub fn read_responses(body: &[u8]) -> Result<SimParsedBody, SimulatedError> {
         stream: value["stream"] == true,
         include_usage: true,
         obfuscation: value["stream_options"]["include_obfuscation"] != false,
+        is_completion: false,
+        is_prompt: false,
+        unshown: 0,
+        echo: Vec::new(),
         legacy_functions: false,
         omits_thinking: value["reasoning"]["summary"].is_null(),
         choices: 1,
@@ -146,6 +352,10 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<SimParsedBody, Simulat
         stream: value["stream"] == true,
         include_usage: true,
         obfuscation: false,
+        is_completion: false,
+        is_prompt: false,
+        unshown: 0,
+        echo: Vec::new(),
         legacy_functions: false,
         omits_thinking: omits_thinking(model, &value["thinking"]["display"]),
         choices: 1,

@@ -18,6 +18,14 @@ pub struct SimTurn {
     pub include_usage: bool,
     /// For chat and responses: true if events have the padding field, which the caller can disable.
     pub obfuscation: bool,
+    /// For chat: true if the caller sent a prompt in the place of messages.
+    pub is_prompt: bool,
+    /// For chat: true if the answer has the form of the completions API.
+    pub is_completion: bool,
+    /// For completions: number of generated texts that the answer leaves out, because of `best_of`.
+    pub unshown: usize,
+    /// For completions: the text that an answer to each prompt begins with, because of `echo`.
+    pub echo: Vec<String>,
     /// For chat: true if the caller uses functions instead of tools.
     pub legacy_functions: bool,
     /// For messages: true to show thinking by its signature only.

@@ -135,6 +135,14 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.generate(request::read_chat(&request.body)?)
             }
+            ("POST", "/v1/completions") => {
+                self.check_key()?;
+                self.generate(request::read_completion(&request.body)?)
+            }
+            ("POST", "/v1/fim/completions") => {
+                self.check_key()?;
+                self.generate(request::read_fim(&request.body)?)
+            }
             ("POST", "/v1/embeddings") => {
                 self.check_key()?;
                 self.answer_metered(metered::embeddings(&request.body)?)
@@ -290,11 +298,12 @@ impl SimCall<'_> {
         let behaviour = Behaviour::parse(&parsed.turn.user_text)
             .map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
         let is_lenient = behaviour.lenient.unwrap_or(self.server.options.lenient);
-        if let Some(dialect) = self.dialect.filter(|_| !is_lenient) {
+        let is_chat = !parsed.turn.is_prompt;
+        if let Some(dialect) = self.dialect.filter(|_| !is_lenient && is_chat) {
             dialect.check(&parsed.body)?;
         }
         let is_chat_dialect = self.dialect.is_some() && self.vendor == SimVendor::Chat;
-        if !is_lenient && !is_chat_dialect {
+        if !is_lenient && !is_chat_dialect && is_chat {
             let previews = self
                 .request
                 .headers
