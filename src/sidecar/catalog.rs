@@ -65,6 +65,13 @@ fn surfaces(model: &Arc<CatalogModel>) -> [Protocol; 3] {
     surfaces
 }
 
+/// Returns all that takes requests to a model: the surfaces of a chat model, and further paths.
+fn surfaces_and_paths(model: &Arc<CatalogModel>) -> Vec<&'static str> {
+    let surfaces = surfaces(model).map(Protocol::as_str).into_iter();
+    let surfaces = surfaces.filter(|_| model.is_chat());
+    surfaces.chain(model.other_paths()).collect()
+}
+
 /// Returns a surface on which a plain request to the model needs no translation, if there is one.
 pub fn native_surface(model: &Arc<CatalogModel>) -> Protocol {
     let [first, ..] = surfaces(model);
@@ -342,7 +349,7 @@ fn model_json(model: &Arc<CatalogModel>) -> Value {
         "kind": model.kind.as_str(),
         "vendor": model.vendor.name,
         "vendor_protocols": vendor_protocols(model),
-        "surfaces": if model.is_chat() { surfaces(model).to_vec() } else { Vec::new() },
+        "surfaces": surfaces_and_paths(model),
         "fallback": model.fallback,
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,

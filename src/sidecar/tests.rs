@@ -706,6 +706,19 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
     assert_eq!(twin["models"][0]["price"]["cache_write_1h"], "1000");
     assert_eq!(twin["models"][3]["surfaces"][0], "chat");
+    let more = "models:\n  - {id: e, vendor: beta, upstream_model: e, kind: rerank, \
+        context_tokens: 512, price: {input: \"1\"}}\n  - {id: t, vendor: beta, upstream_model: t, \
+        context_tokens: 512, max_output_tokens: 9, capabilities: {completions: text}, \
+        price: {input: \"1\", output: \"1\"}}\n";
+    let others = self::world(&[("models:\n", more)]).await;
+    let twin = others.get("/docs/models.json", "").await;
+    let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
+    let paths = ["/v1/rerank", "/v2/rerank"];
+    assert_eq!(twin["models"][0]["surfaces"], serde_json::json!(paths));
+    let surfaces = ["chat", "messages", "responses", "/v1/completions"];
+    assert_eq!(twin["models"][1]["surfaces"], serde_json::json!(surfaces));
+    let page = others.get("/docs/models", "").await.body;
+    assert!(page.contains("<dd>/v1/rerank, /v2/rerank</dd>"), "{page}");
 
     let start = docs.body.find("/dashboard/static/style-").unwrap();
     let path = docs.body[start..].split_once('"').unwrap().0;
