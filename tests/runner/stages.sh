@@ -67,10 +67,10 @@ rust_tests_over_h2() { GATEWAY_TEST_VENDORS=h2 rust_tests h2 2 "$@"; }
 doc_tests() { nice cargo test --doc --workspace --locked --quiet; }
 
 # Each suite has a world of its own: simulated vendors, a gateway, data. ARGS: files of the suite.
-python_sdks() { GATEWAY_TEST_SHOP=stripe node tests/world/run.mjs "$(python_venv)/bin/python" -m pytest -q "${@:-tests/sdk/python}"; }
+python_sdks() { GATEWAY_TEST_SHOP=stripe GATEWAY_TEST_ENDPOINTS=all node tests/world/run.mjs "$(python_venv)/bin/python" -m pytest -q "${@:-tests/sdk/python}"; }
 
 node_tests() { node tests/world/run.mjs node --test --test-reporter=dot "$@"; }
-node_sdks() { GATEWAY_TEST_SHOP=stripe node_tests --test-concurrency=4 "${@:-tests/sdk/node/*.test.mjs}"; }
+node_sdks() { GATEWAY_TEST_SHOP=stripe GATEWAY_TEST_ENDPOINTS=all node_tests --test-concurrency=4 "${@:-tests/sdk/node/*.test.mjs}"; }
 browser() { node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
 agents() { node_tests --test-concurrency=2 "${@:-tests/agents/*.test.mjs}"; }
 agents_with_vendors() { GATEWAY_TEST_VENDORS=dialects agents tests/agents/vendors.mjs; }

@@ -21,6 +21,8 @@ const BINARY = setting('MODEL_GATEWAY_BIN');
 // The catalog, and the models that each surface reaches: all of them. Every suite reads the same file.
 const models = JSON.parse(readFileSync(new URL('models.json', import.meta.url), 'utf8'));
 export const MODELS = models.catalog;
+// For the endpoints beyond chat.
+export const METERED = models.metered;
 export const REACHABLE = models.reachable;
 
 /** Runs one of the program's commands and returns the JSON document that it prints. */

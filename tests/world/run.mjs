@@ -11,7 +11,8 @@
 // The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory. With
 // GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do. With
 // GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays. With
-// GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe of another simulator, which never speaks TLS.
+// GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe of another simulator, which never speaks TLS. With
+// GATEWAY_TEST_ENDPOINTS=all it also has the models of models.json for the endpoints beyond chat.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -27,6 +28,7 @@ const START_SECONDS = 120;
 const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
 const HAS_SHOP = process.env.GATEWAY_TEST_SHOP === 'stripe';
+const HAS_ALL_ENDPOINTS = process.env.GATEWAY_TEST_ENDPOINTS === 'all';
 const HAS_DIALECTS = process.env.GATEWAY_TEST_VENDORS === 'dialects';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
@@ -105,6 +107,7 @@ function worldConfig(ports, dataDir) {
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
   if (HAS_DIALECTS) text = withDialects(text, `http://127.0.0.1:${ports.simulator}`);
+  if (HAS_ALL_ENDPOINTS) text = withModels(text, meteredModels());
   if (HAS_SHOP) text += shop(`http://127.0.0.1:${ports.stripe}`);
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
@@ -122,15 +125,26 @@ function shop(stripe) {
 function withDialects(text, simulator) {
   const dialects = JSON.parse(readFileSync(join(REPOSITORY, 'crates/vendor-simulator/dialects/dialects.json'), 'utf8'));
   const vendors = [];
-  const models = [];
+  const models = {};
   for (const [name, { model, keyless }] of Object.entries(dialects)) {
     const vendor = { preset: name, ...(keyless ? {} : { api_key: 'sim-key' }), endpoints: [{ url: `${simulator}/as/${name}` }] };
     const price = { input: '100', cache_read: '10', output: '200' };
     const limits = { context_tokens: 200_000, max_output_tokens: 8_192 };
     vendors.push(`  as-${name}: ${JSON.stringify(vendor)}\n`);
-    models.push(`  - ${JSON.stringify({ id: `as-${name}`, vendor: `as-${name}`, upstream_model: model, ...limits, price })}\n`);
+    models[`as-${name}`] = { vendor: `as-${name}`, upstream_model: model, ...limits, price };
   }
-  return text.replace(/^models:\n/m, () => `${vendors.join('')}models:\n${models.join('')}`);
+  return withModels(text.replace(/^models:\n/m, () => `${vendors.join('')}models:\n`), models);
+}
+
+/** The models for endpoints beyond chat. */
+function meteredModels() {
+  const { metered } = JSON.parse(readFileSync(join(REPOSITORY, 'tests/world/models.json'), 'utf8'));
+  return Object.fromEntries(Object.entries(metered).map(([id, model]) => [id, { vendor: 'beta', ...model }]));
+}
+
+function withModels(text, models) {
+  const lines = Object.entries(models).map(([id, model]) => `  - ${JSON.stringify({ id, ...model })}\n`);
+  return text.replace(/^models:\n/m, () => `models:\n${lines.join('')}`);
 }
 
 function environment({ binary, config, ports, dir }) {

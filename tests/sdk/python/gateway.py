@@ -34,6 +34,8 @@ BETA = "beta-5.2"  # its vendor speaks chat completions
 # The catalog, and the models that each surface reaches. Every suite reads the same file.
 _MODELS = json.loads((Path(__file__).parents[2] / "world/models.json").read_text())
 MODELS: list[str] = _MODELS["catalog"]
+# For the endpoints beyond chat.
+METERED: dict[str, dict] = _MODELS["metered"]
 REACHABLE: dict[str, list[str]] = _MODELS["reachable"]
 PAIRS = [(surface, model) for surface, models in REACHABLE.items() for model in models]
 # One model per vendor is enough for tests that depend only on the vendor's protocol.

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from gateway import (
-    ALPHA, BETA, CHAT_AUTH, MODELS, REQUEST_ID, attempts, chat_client, last_vendor_requests, messages_client, passed_on,
+    ALPHA, BETA, CHAT_AUTH, METERED, MODELS, REQUEST_ID, attempts, chat_client, last_vendor_requests, messages_client, passed_on,
     prompt, vendor_requests,
 )
 
@@ -149,7 +149,7 @@ def test_no_key_of_a_caller_reaches_a_vendor(account, chat_model):
 
 
 @pytest.mark.parametrize("auth", CHAT_AUTH)
-def test_the_five_models_are_listed(account, auth):
+def test_all_models_are_listed(account, auth):
     listed = chat_client(account.key, auth).models.list()
-    assert sorted(model.id for model in listed) == MODELS
+    assert sorted(model.id for model in listed) == sorted([*MODELS, *METERED])
     assert chat_client(account.key, auth).models.retrieve(ALPHA).id == ALPHA

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from gateway import (
-    ALPHA, MESSAGES_AUTH, MODELS, REQUEST_ID, attempts, last_vendor_requests, messages_client, passed_on,
+    ALPHA, MESSAGES_AUTH, METERED, MODELS, REQUEST_ID, attempts, last_vendor_requests, messages_client, passed_on,
     prompt, settled_credits, vendor_requests,
 )
 
@@ -154,7 +154,8 @@ def test_counting_tokens_is_free(account, messages_model):
 
 
 @pytest.mark.parametrize("auth", MESSAGES_AUTH)
-def test_the_five_models_are_listed(account, auth):
+def test_all_chat_models_are_listed(account, auth):
     listed = messages_client(account.key, auth).models.list()
-    assert sorted(model.id for model in listed) == MODELS
+    more = [name for name, model in METERED.items() if model["kind"] == "chat"]
+    assert sorted(model.id for model in listed) == sorted([*MODELS, *more])
     assert messages_client(account.key, auth).models.retrieve(ALPHA).id == ALPHA

@@ -1,0 +1,67 @@
+// The endpoints beyond chat through the official openai SDK: it gets the same objects from the gateway as from the vendor itself.
+
+import assert from 'node:assert/strict';
+import { before, test } from 'node:test';
+
+import { METERED, SIMULATOR_URL, chatClient, createAccount } from './harness.mjs';
+
+let gateway;
+let vendor;
+before(async () => {
+  const { key } = await createAccount();
+  gateway = chatClient(key).client;
+  vendor = chatClient('sim-beta-key', { baseURL: `${SIMULATOR_URL}/v1` }).client;
+});
+
+/** Returns an answer as the gateway's clients see it: with its name of the model. */
+function renamed(answer, model) {
+  assert.equal(answer.model, METERED[model].upstream_model);
+  return { ...answer, model };
+}
+
+for (const [name, options] of Object.entries({
+  'a text': { input: 'Grüße' },
+  'two texts with a size': { input: ['one text', 'and another'], dimensions: 5 },
+  'token ids as numbers': { input: [15339, 1917, 0], encoding_format: 'float' },
+  'lists of token ids in base64': { input: [[15339, 1917, 0], [15339]], encoding_format: 'base64', user: 'someone' },
+})) {
+  test(`embeddings of ${name} are the vendor's own`, async () => {
+    const ask = (client, model) => client.embeddings.create({ model, ...options });
+    const own = await ask(vendor, METERED['beta-embed'].upstream_model);
+    assert.deepEqual(await ask(gateway, 'beta-embed'), renamed(own, 'beta-embed'));
+  });
+}
+
+test("a moderation is the vendor's own, and its model may be left out", async () => {
+  const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,iVBORw0KGgo=' } };
+  for (const input of ['fine', ['fine', 'too'], [{ type: 'text', text: 'fine' }, image]]) {
+    const own = await vendor.moderations.create({ input });
+    assert.deepEqual(await gateway.moderations.create({ input }), renamed(own, 'beta-guard'));
+  }
+});
+
+for (const [name, options] of Object.entries({
+  'a text with a suffix': { prompt: 'Grüße', suffix: 'end', max_tokens: 5, stop: ['x'], user: 'someone' },
+  'two texts, with the better of two': { prompt: ['one text', 'and another'], n: 1, best_of: 2, logprobs: 2, seed: 7 },
+  'token ids, with echo': { prompt: [15339, 1917, 0], echo: true },
+  'lists of token ids': { prompt: [[15339, 1917, 0], [15339]], n: 2, logit_bias: { 50256: -100 } },
+})) {
+  const model = 'beta-text';
+  const lasting = (answer) => ({ ...answer, id: '', created: 0 });
+
+  test(`a completion of ${name} is the vendor's own`, async () => {
+    const own = await vendor.completions.create({ model: METERED[model].upstream_model, ...options });
+    const found = await gateway.completions.create({ model, ...options });
+    assert.deepEqual(lasting(found), lasting(renamed(own, model)));
+  });
+
+  test(`a streamed completion of ${name} is the vendor's own`, async () => {
+    const ask = async (client, id) => {
+      const stream_options = { include_usage: true, include_obfuscation: false };
+      const stream = await client.completions.create({ ...options, best_of: undefined, model: id, stream: true, stream_options });
+      return (await Array.fromAsync(stream)).map(lasting);
+    };
+    const own = await ask(vendor, METERED[model].upstream_model);
+    assert.deepEqual(await ask(gateway, model), own.map((chunk) => renamed(chunk, model)));
+  });
+}

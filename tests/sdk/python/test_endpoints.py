@@ -1,0 +1,136 @@
+"""Tests the endpoints beyond chat with the libraries of the vendors that have them: they get the same objects from the gateway
+as from the vendor itself, and each request costs what the vendor counted."""
+
+import os
+from decimal import Decimal
+
+import cohere
+import httpx
+import openai
+import pytest
+import voyageai
+
+from gateway import BASE_URL, METERED, SIMULATOR_URL, TLS, chat_client, settled_credits
+
+VENDOR_KEY = "sim-beta-key"
+TOKEN_IDS = [15339, 1917, 0]
+
+
+def upstream(model: str) -> str:
+    return METERED[model]["upstream_model"]
+
+
+def vendor_client() -> openai.OpenAI:
+    return chat_client(VENDOR_KEY, base_url=f"{SIMULATOR_URL}/v1")
+
+
+def renamed(answer, model: str) -> dict:
+    """Returns an answer as the gateway's clients see it: with its name of the model."""
+    found = answer.model_dump()
+    assert found["model"] == upstream(model)
+    return {**found, "model": model}
+
+
+def balance(account) -> Decimal:
+    return Decimal(settled_credits(account.key)["balance"])
+
+
+@pytest.mark.parametrize("options", [
+    {"input": "Grüße"},
+    {"input": ["one text", "and another"], "dimensions": 5},
+    {"input": TOKEN_IDS, "encoding_format": "float"},
+    {"input": [TOKEN_IDS, TOKEN_IDS[:1]], "encoding_format": "base64", "user": "someone"},
+], ids=["text", "texts", "ids", "lists of ids"])
+def test_embeddings_are_the_vendors_own(account, options):
+    own = vendor_client().embeddings.create(model=upstream("beta-embed"), **options)
+    before = balance(account)
+    found = chat_client(account.key).embeddings.create(model="beta-embed", **options)
+    assert found.model_dump() == renamed(own, "beta-embed")
+    # 1 000 000 tokens cost 13 credits.
+    assert before - balance(account) == own.usage.prompt_tokens * Decimal("0.000013")
+
+
+def test_a_moderation_is_the_vendors_own_and_its_model_may_be_left_out(account):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    for given in ["fine", ["fine", "too"], [{"type": "text", "text": "fine"}, image]]:
+        own = vendor_client().moderations.create(input=given)
+        found = chat_client(account.key).moderations.create(input=given)
+        assert found.model_dump() == renamed(own, "beta-guard")
+
+
+@pytest.mark.parametrize("options", [{"input": ""}, {"input": "x", "dimensions": 0}], ids=["empty", "no dimensions"])
+def test_a_refusal_keeps_the_vendors_words_and_its_parameter(account, options):
+    faults = []
+    for client, model in [(vendor_client(), upstream("beta-embed")), (chat_client(account.key), "beta-embed")]:
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.embeddings.create(model=model, **options)
+        fault = refused.value
+        faults.append((fault.param, fault.code, fault.body["message"]))
+    assert faults[0] == faults[1]
+
+
+def test_reranking_with_cohere_costs_search_units(account):
+    def rank(address: str, key: str, model: str):
+        client = cohere.ClientV2(api_key=key, base_url=address, httpx_client=httpx.Client(trust_env=False, verify=TLS))
+        texts = ["first text", "second text", "third text"]
+        return client.rerank(model=model, query="which?", documents=texts, top_n=2).model_dump()
+
+    own = rank(SIMULATOR_URL, VENDOR_KEY, upstream("beta-rank"))
+    before = balance(account)
+    assert rank(BASE_URL, account.key, "beta-rank") == own
+    assert before - balance(account) == Decimal("0.2"), "1 000 search units cost 200 credits"
+
+
+def test_reranking_with_voyage_costs_tokens(account, monkeypatch):
+    # The library takes a certificate authority only so.
+    if authority := os.environ.get("SSL_CERT_FILE"):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority)
+
+    def rank(address: str, key: str, model: str):
+        client = voyageai.Client(api_key=key, base_url=f"{address}/v1")
+        return client.rerank("which?", ["first text", "second text"], model=model, top_k=1)
+
+    own = rank(SIMULATOR_URL, VENDOR_KEY, upstream("beta-rank-2"))
+    before = balance(account)
+    found = rank(BASE_URL, account.key, "beta-rank-2")
+    assert (found.results, found.total_tokens) == (own.results, own.total_tokens)
+    # 1 000 000 tokens cost 5 credits.
+    assert before - balance(account) == own.total_tokens * Decimal("0.000005")
+
+
+COMPLETIONS = [
+    {"prompt": "Grüße", "suffix": "end", "max_tokens": 5, "stop": "x", "temperature": 0.5, "top_p": 0.9, "user": "someone"},
+    {"prompt": ["one text", "and another"], "n": 2, "best_of": 3, "logprobs": 2, "seed": 7},
+    {"prompt": TOKEN_IDS, "echo": True, "presence_penalty": 1, "frequency_penalty": -1, "stop": ["x", "y"]},
+    {"prompt": [TOKEN_IDS, TOKEN_IDS[:1]], "logit_bias": {"50256": -100}},
+]
+COMPLETION_IDS = ["text", "texts", "ids", "lists of ids"]
+
+
+def lasting(answer, model: str) -> dict:
+    """Returns a completion without what differs between two answers to one request."""
+    return {**renamed(answer, model), "id": "", "created": 0}
+
+
+def cost_of(usage) -> Decimal:
+    # 1 000 000 tokens cost 150 and 200 credits.
+    return usage.prompt_tokens * Decimal("0.00015") + usage.completion_tokens * Decimal("0.0002")
+
+
+@pytest.mark.parametrize("options", COMPLETIONS, ids=COMPLETION_IDS)
+def test_a_completion_is_the_vendors_own(account, options):
+    own = vendor_client().completions.create(model=upstream("beta-text"), **options)
+    before = balance(account)
+    found = chat_client(account.key).completions.create(model="beta-text", **options)
+    assert {**found.model_dump(), "id": "", "created": 0} == lasting(own, "beta-text")
+    assert before - balance(account) == cost_of(own.usage)
+
+
+@pytest.mark.parametrize("options", COMPLETIONS, ids=COMPLETION_IDS)
+def test_a_streamed_completion_is_the_vendors_own(account, options):
+    options = {**options, "best_of": None, "stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}}
+    own = [lasting(chunk, "beta-text") for chunk in vendor_client().completions.create(model=upstream("beta-text"), **options)]
+    before = balance(account)
+    chunks = list(chat_client(account.key).completions.create(model="beta-text", **options))
+    assert [{**chunk.model_dump(), "id": "", "created": 0} for chunk in chunks] == own
+    assert before - balance(account) == cost_of(chunks[-1].usage)
