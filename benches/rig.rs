@@ -111,7 +111,8 @@ pub fn simulator(mut program: Command, options: &[&str]) -> (u16, Process) {
 }
 
 /// `conf/local.yaml` with its own data folder and ports for the edge, the sidecar, the admin
-/// listener and the vendor. One model uses the vendor's responses protocol.
+/// listener and the vendor. One model uses the vendor's responses protocol, and one makes
+/// embeddings.
 pub fn config(data_dir: &Path, [edge, sidecar, admin, vendor]: [u16; 4]) -> String {
     let mut text = SHIPPED.replace(
         "data_dir: \"data\"",
@@ -133,7 +134,10 @@ pub fn config(data_dir: &Path, [edge, sidecar, admin, vendor]: [u16; 4]) -> Stri
         text.contains(NAME),
         "the shipped config has that model no more"
     );
-    text.replace(NAME, &format!("{NAME}    upstream_protocol: responses\n"))
+    let text = text.replace(NAME, &format!("{NAME}    upstream_protocol: responses\n"));
+    let embedding = "models:\n  - {id: beta-embed, vendor: beta, upstream_model: text-embedding-3-large, kind: embedding, \
+                     context_tokens: 100000, price: {input: \"13\"}}\n";
+    text.replacen("models:\n", embedding, 1)
 }
 
 /// The JSON output of a command of the program.

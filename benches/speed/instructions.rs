@@ -8,7 +8,9 @@
 
 use super::load::{Load, Streams};
 use super::system::{self, System, Vendor};
-use super::ways::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way};
+use super::ways::{
+    CROSSED, CROSSED_BACK, EMBEDDING, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way,
+};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -42,14 +44,16 @@ const fn case(way: Way, bytes: usize, requests: usize) -> Case {
     }
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 15] = [
     case(PASSED, 1_024, 60),
+    case(EMBEDDING, 1_024, 60),
     case(MESSAGES, 1_024, 60),
     case(CROSSED, 1_024, 60),
     case(CROSSED_BACK, 1_024, 60),
     case(RESPONSES, 1_024, 60),
     case(RESPONSES_MESSAGES, 1_024, 60),
     case(PASSED, 65_536, 30),
+    case(EMBEDDING, 65_536, 30),
     case(CROSSED, 65_536, 20),
     case(RESPONSES, 65_536, 30),
     case(RESPONSES_MESSAGES, 65_536, 20),

@@ -38,6 +38,9 @@ fn request(key: &str, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec
             "[[sim {marker}]] {}",
             "lorem ipsum, ".repeat(filler / 13 + 1).split_at(filler).0
         );
+        if way.path == "/v1/embeddings" {
+            return json!({"model": way.model, "input": text}).to_string();
+        }
         json!({
             "model": way.model, limit: 1_000, "stream": stream, conversation: [{"role": "user", "content": text}],
         })

@@ -17,6 +17,12 @@ pub const PASSED: Way = Way {
     model: "beta-5.2",
     translated: false,
 };
+pub const EMBEDDING: Way = Way {
+    name: "embedding",
+    path: "/v1/embeddings",
+    model: "beta-embed",
+    translated: false,
+};
 pub const MESSAGES: Way = Way {
     name: "messages",
     path: "/v1/messages",
