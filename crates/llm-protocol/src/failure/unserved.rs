@@ -6,14 +6,14 @@
 
 /// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
-    /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens, /v1/embeddings, \
-    /v1/rerank, /v2/rerank and /v1/moderations, and GET /v1/models";
+    /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens, /v1/completions, \
+    /v1/fim/completions, /v1/embeddings, /v1/rerank, /v2/rerank and /v1/moderations, and \
+    GET /v1/models";
 
 /// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths
 /// only; any other entry also matches the path itself.
 const UNSERVED: &[(&str, &str)] = &[
     // Paths of OpenAI.
-    ("completions", "the older text completions"),
     ("edits", "edits"),
     ("images", "images"),
     ("audio", "audio"),
@@ -47,7 +47,6 @@ const UNSERVED: &[(&str, &str)] = &[
     // Paths of other vendors.
     ("score", "reranking"),
     ("ocr", "OCR"),
-    ("fim/completions", "fill-in-the-middle completions"),
 ];
 
 /// Returns the name of the API to which this path belongs, if the gateway does not serve it. The
@@ -79,12 +78,15 @@ pub(super) fn unserved_api(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::CompletionsApi;
 
     #[test]
-    fn what_is_served_names_every_metered_endpoint() {
-        for endpoint in &crate::metered::ENDPOINTS {
-            assert!(SERVED.contains(endpoint.path), "{}", endpoint.path);
-            assert_eq!(unserved_api(endpoint.path), None);
+    fn what_is_served_names_every_endpoint_beyond_chat() {
+        let metered = crate::metered::ENDPOINTS.iter().map(|row| row.path);
+        let completions = CompletionsApi::ALL.map(CompletionsApi::path);
+        for path in metered.chain(completions) {
+            assert!(SERVED.contains(path), "{path}");
+            assert_eq!(unserved_api(path), None);
         }
     }
 
