@@ -13,5 +13,5 @@ mod rules;
 mod tests;
 
 pub use engine::{AlertEngine, AlertTickReport, run};
-pub use payments::{NoticeAudience, PaymentNotice};
+pub use payments::PaymentNotice;
 pub use rules::{AlertRules, FiredAlert, FiredRule, SpendAlert, save_rules};

@@ -11,7 +11,7 @@
 use super::error::PaymentError;
 use super::provider::{Dispute, DisputeOutcome, Refunded};
 use super::service::Payments;
-use crate::notify::alerts::{FiredRule, NoticeAudience};
+use crate::notify::alerts::FiredRule;
 use accounts::db::audit::AuditEntry;
 use accounts::db::payments::{ClawbackState, OrderRow};
 use base::failpoint::{self, Point};
@@ -151,8 +151,7 @@ impl Payments {
             write_money(&order.currency, order.amount)
         );
         log::error!("payments: {text}");
-        let audience = NoticeAudience::Operators;
-        self.notify(FiredRule::PaymentsDiffer, audience, order, &text, now_ms);
+        self.notify(FiredRule::PaymentsDiffer, order, &text, now_ms);
         Ok(())
     }
 
@@ -181,8 +180,7 @@ impl Payments {
                 text += &format!(" It does not fit the payment of {paid}, all of which counts.");
                 log::error!("payments: {text}");
             }
-            let audience = NoticeAudience::Operators;
-            self.notify(FiredRule::PaymentDisputed, audience, order, &text, now_ms);
+            self.notify(FiredRule::PaymentDisputed, order, &text, now_ms);
         }
         let rows = self.rows();
         Ok(rows.set_disputed(&order.id, &dispute.id, amount)?)

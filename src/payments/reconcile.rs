@@ -7,7 +7,7 @@ use super::clawback::disputed_amount;
 use super::error::PaymentError;
 use super::provider::{CheckoutState, Dispute, DisputeOutcome, ListedPayment, PaymentProvider};
 use super::service::Payments;
-use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
+use crate::notify::alerts::{FiredRule, PaymentNotice};
 use accounts::db::payments::{ClawbackState, OrderRow, OrderState};
 use config::payments::write_money;
 use ledger::{PaymentTotals, ReversalTotals, StoreError};
@@ -144,7 +144,6 @@ impl Payments {
             self.run(move |_| {
                 let notice = PaymentNotice {
                     rule: FiredRule::PaymentsDiffer,
-                    audience: NoticeAudience::Operators,
                     period: now_ms.div_euclid(DAY_MS),
                     text: &text,
                     order: None,

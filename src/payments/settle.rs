@@ -10,7 +10,7 @@ use super::provider::{
     Checkout, CheckoutState, EventSubject, PaymentProvider, ProviderEvent, Refunded,
 };
 use super::service::Payments;
-use crate::notify::alerts::{FiredRule, NoticeAudience, PaymentNotice};
+use crate::notify::alerts::{FiredRule, PaymentNotice};
 use accounts::AccountStatus;
 use accounts::db::PaymentRows;
 use accounts::db::payments::{OrderRow, OrderState};
@@ -164,8 +164,7 @@ impl Payments {
             if state == OrderState::Failed {
                 let amount = write_money(&order.currency, order.amount);
                 let text = format!("The payment of {amount} failed. Nothing was charged.");
-                let audience = NoticeAudience::Account(&order.account);
-                self.notify(FiredRule::PaymentFailed, audience, &order, &text, now_ms);
+                self.notify(FiredRule::PaymentFailed, &order, &text, now_ms);
             }
             self.rows().set_order_state(&order.id, state, "")?;
         }
@@ -246,8 +245,7 @@ impl Payments {
         );
         if order.state != OrderState::Refused {
             let text = format!("Order {} is paid and not credited: {difference}.", order.id);
-            let audience = NoticeAudience::Operators;
-            self.notify(FiredRule::PaymentRefused, audience, order, &text, now_ms);
+            self.notify(FiredRule::PaymentRefused, order, &text, now_ms);
         }
         self.rows()
             .set_order_state(&order.id, OrderState::Refused, difference)?;
@@ -257,20 +255,12 @@ impl Payments {
     /// Sends a notice about an order. The caller sends it before it stores the change that the
     /// notice is about: a crash between the two repeats the notice, which the alert's period then
     /// suppresses.
-    pub(super) fn notify(
-        &self,
-        rule: FiredRule,
-        audience: NoticeAudience<'_>,
-        order: &OrderRow,
-        text: &str,
-        now_ms: i64,
-    ) {
+    pub(super) fn notify(&self, rule: FiredRule, order: &OrderRow, text: &str, now_ms: i64) {
         let notice = PaymentNotice {
             rule,
-            audience,
             period: order.created_at_ms,
             text,
-            order: Some(&order.id),
+            order: Some(order),
         };
         notice.send(&self.accounts, &self.settings.load(), now_ms);
     }

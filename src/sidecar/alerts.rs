@@ -18,7 +18,7 @@ use super::throttle::{AttemptLimit, ThrottleKey};
 use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule, save_rules};
 use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
-    ResendOutcome, WebhookUrl, Webhooks,
+    ResendOutcome, WebhookEvent, WebhookUrl, Webhooks,
 };
 use accounts::session_id;
 use askama::Template;
@@ -171,15 +171,11 @@ impl From<DeliveryLogRow> for DeliveryView {
     fn from(row: DeliveryLogRow) -> Self {
         let is_pending = row.state == "pending";
         let has_failed = !row.last_error.is_empty();
-        let event = match row.event.as_str() {
-            "credits.low_balance" => "Low balance".to_owned(),
-            "credits.spend_limit" => "Spend".to_owned(),
-            "payment.failed" => "Payment failed".to_owned(),
-            "payment.refused" => "Payment not credited".to_owned(),
-            "payment.disputed" => "Payment disputed".to_owned(),
-            "payment.reconciliation_differs" => "Payments differ".to_owned(),
-            "webhook.test" => "Test".to_owned(),
-            other => other.to_owned(),
+        let mut rules = FiredRule::ALL.iter();
+        let event = match rules.find(|rule| rule.event() == row.event) {
+            Some(rule) => rule.label().to_owned(),
+            None if row.event == WebhookEvent::Test.name() => "Test".to_owned(),
+            None => row.event.clone(),
         };
         let none = || "–".to_owned();
         Self {

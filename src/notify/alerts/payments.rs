@@ -8,29 +8,22 @@ use super::rules::{AlertRules, FiredRule};
 use crate::notify::mail::MailKind;
 use crate::notify::webhooks::WebhookEvent;
 use accounts::Accounts;
+use accounts::db::payments::OrderRow;
 use config::Settings;
 use ledger::StoreError;
 use serde_json::{Value, json};
-
-/// The accounts that get a notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoticeAudience<'a> {
-    Account(&'a str),
-    /// All active administrators.
-    Operators,
-}
 
 /// A payment that failed, was refused or disputed, or a difference that a reconciliation found.
 #[derive(Debug, Clone, Copy)]
 pub struct PaymentNotice<'a> {
     pub rule: FiredRule,
-    pub audience: NoticeAudience<'a>,
     /// Number of the event: a notice with the number of its rule's last one is not sent again.
     pub period: i64,
     /// Sentence that says what happened.
     pub text: &'a str,
-    /// Id of the order. `None` for a reconciliation.
-    pub order: Option<&'a str>,
+    /// The order that the notice is about; `None` for a reconciliation. Its account gets the
+    /// notice, unless all active administrators get it because of the rule.
+    pub order: Option<&'a OrderRow>,
 }
 
 impl PaymentNotice<'_> {
@@ -48,9 +41,10 @@ impl PaymentNotice<'_> {
         now_ms: i64,
     ) -> Result<(), StoreError> {
         let rows = accounts.database().alerts();
-        let recipients = match self.audience {
-            NoticeAudience::Account(id) => rows.alert_account(id)?.into_iter().collect(),
-            NoticeAudience::Operators => rows.alert_operators()?,
+        let recipients = match self.order {
+            _ if self.rule.is_of_operators() => rows.alert_operators()?,
+            Some(order) => rows.alert_account(&order.account)?.into_iter().collect(),
+            None => Vec::new(),
         };
         let page = self.rule.page();
         let detail = json!({
@@ -58,7 +52,7 @@ impl PaymentNotice<'_> {
             "text": self.text,
             "page": format!("{}{page}", settings.base_url),
         });
-        let data: Value = json!({"text": self.text, "payment_id": self.order});
+        let data: Value = json!({"text": self.text, "payment_id": self.order.map(|order| &order.id)});
         let rules = AlertRules {
             mail: true,
             ..AlertRules::default()

@@ -99,6 +99,19 @@ pub enum FiredRule {
     PaymentsDiffer,
 }
 
+/// The texts of a rule.
+struct RuleRow {
+    name: &'static str,
+    event: &'static str,
+    label: &'static str,
+    subject: &'static str,
+    page: &'static str,
+}
+
+const ALERTS_PAGE: &str = "/dashboard/alerts";
+const CREDITS_PAGE: &str = "/dashboard/credits";
+const OPERATORS_PAYMENTS_PAGE: &str = "/dashboard/operator/payments";
+
 impl FiredRule {
     pub const ALL: [Self; 6] = [
         Self::LowBalance,
@@ -109,55 +122,82 @@ impl FiredRule {
         Self::PaymentsDiffer,
     ];
 
-    pub fn as_str(self) -> &'static str {
+    /// Returns the texts of the rule.
+    const fn row(self) -> RuleRow {
         match self {
-            Self::LowBalance => LOW_BALANCE_RULE,
-            Self::Spend => SPEND_RULE,
-            Self::PaymentFailed => "payment_failed",
-            Self::PaymentRefused => "payment_refused",
-            Self::PaymentDisputed => "payment_disputed",
-            Self::PaymentsDiffer => "payments_differ",
+            Self::LowBalance => RuleRow {
+                name: LOW_BALANCE_RULE,
+                event: "credits.low_balance",
+                label: "Low balance",
+                subject: "Your balance is low",
+                page: ALERTS_PAGE,
+            },
+            Self::Spend => RuleRow {
+                name: SPEND_RULE,
+                event: "credits.spend_limit",
+                label: "Spend",
+                subject: "You have spent more than you planned",
+                page: ALERTS_PAGE,
+            },
+            Self::PaymentFailed => RuleRow {
+                name: "payment_failed",
+                event: "payment.failed",
+                label: "Payment failed",
+                subject: "A payment of yours failed: no credits were added",
+                page: CREDITS_PAGE,
+            },
+            Self::PaymentRefused => RuleRow {
+                name: "payment_refused",
+                event: "payment.refused",
+                label: "Payment not credited",
+                subject: "A payment differs from its order and was not credited",
+                page: OPERATORS_PAYMENTS_PAGE,
+            },
+            Self::PaymentDisputed => RuleRow {
+                name: "payment_disputed",
+                event: "payment.disputed",
+                label: "Payment disputed",
+                subject: "A payment was disputed: its credits were taken back",
+                page: OPERATORS_PAYMENTS_PAGE,
+            },
+            Self::PaymentsDiffer => RuleRow {
+                name: "payments_differ",
+                event: "payment.reconciliation_differs",
+                label: "Payments differ",
+                subject: "The payment provider and the ledger differ",
+                page: OPERATORS_PAYMENTS_PAGE,
+            },
         }
+    }
+
+    /// Returns the name under which the rule is stored.
+    pub const fn as_str(self) -> &'static str {
+        self.row().name
     }
 
     /// Returns the `type` of the webhook's message about the rule.
-    pub fn event(self) -> &'static str {
-        match self {
-            Self::LowBalance => "credits.low_balance",
-            Self::Spend => "credits.spend_limit",
-            Self::PaymentFailed => "payment.failed",
-            Self::PaymentRefused => "payment.refused",
-            Self::PaymentDisputed => "payment.disputed",
-            Self::PaymentsDiffer => "payment.reconciliation_differs",
-        }
+    pub const fn event(self) -> &'static str {
+        self.row().event
+    }
+
+    /// Returns the name of the rule in the list of webhook messages.
+    pub const fn label(self) -> &'static str {
+        self.row().label
     }
 
     /// Returns the subject of the mail, which is also the text of the banner.
-    pub fn subject(self) -> &'static str {
-        match self {
-            Self::LowBalance => "Your balance is low",
-            Self::Spend => "You have spent more than you planned",
-            Self::PaymentFailed => "A payment of yours failed: no credits were added",
-            Self::PaymentRefused => "A payment differs from its order and was not credited",
-            Self::PaymentDisputed => "A payment was disputed: its credits were taken back",
-            Self::PaymentsDiffer => "The payment provider and the ledger differ",
-        }
+    pub const fn subject(self) -> &'static str {
+        self.row().subject
     }
 
     /// Returns the page that the mail and the banner link to.
-    pub fn page(self) -> &'static str {
-        match self {
-            Self::LowBalance | Self::Spend => "/dashboard/alerts",
-            Self::PaymentFailed => "/dashboard/credits",
-            Self::PaymentRefused | Self::PaymentDisputed | Self::PaymentsDiffer => {
-                "/dashboard/operator/payments"
-            }
-        }
+    pub const fn page(self) -> &'static str {
+        self.row().page
     }
 
     /// Returns true if the rule concerns operators.
     pub fn is_of_operators(self) -> bool {
-        self.page().starts_with("/dashboard/operator")
+        self.page() == OPERATORS_PAYMENTS_PAGE
     }
 
     pub fn parse(text: &str) -> Option<Self> {
