@@ -1,5 +1,5 @@
-//! Simulates the part of Stripe that a shop uses: Checkout sessions, payment intents, refunds,
-//! disputes, events, and signed webhooks.
+//! Simulates the part of Stripe that a shop uses: Checkout sessions, saved cards, payment intents,
+//! refunds, disputes, events, and signed webhooks.
 //!
 //! The simulator refuses the same calls as Stripe: unknown parameters, wrong types, amounts that a
 //! currency does not have, an idempotency key with other parameters, objects of the other mode. The

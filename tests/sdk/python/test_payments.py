@@ -61,14 +61,51 @@ def test_the_library_creates_reads_pays_and_refunds_a_session(api):
     assert kinds[0] == "charge.dispute.funds_withdrawn", kinds
 
 
+def saved_card(api) -> tuple[str, str, str]:
+    """Customer, card and setup intent of a session of the mode setup."""
+    setup = {"mode": "setup", "customer_creation": "always", "payment_method_types": ["card"], "success_url": "https://shop.example/"}
+    made = api.v1.checkout.sessions.create(setup)
+    assert (made.payment_status, made.amount_total, made.payment_intent) == ("no_payment_required", None, None)
+    card = act("set_up", session=made.id)["payment_method"]
+    done = api.v1.checkout.sessions.retrieve(made.id, {"expand": ["setup_intent.payment_method"]})
+    assert (done.status, done.setup_intent.status, done.setup_intent.payment_method.id) == ("complete", "succeeded", card)
+    assert done.setup_intent.payment_method.card.last4 == "4242"
+    return done.customer, card, done.setup_intent.id
+
+
+def test_the_library_charges_a_saved_card_gets_its_declines_and_removes_it(api):
+    customer, card, _ = saved_card(api)
+    charge = {"amount": 1000, "currency": "usd", "customer": customer, "payment_method": card, "off_session": True, "confirm": True}
+    intents = api.v1.payment_intents
+    paid = intents.create({**charge, "metadata": {"order": "o1"}, "expand": ["latest_charge"]}, {"idempotency_key": str(uuid.uuid4())})
+    assert (paid.status, paid.amount_received) == ("succeeded", 1000)
+    assert paid.latest_charge.receipt_url.startswith("https://pay.stripe.com/receipts/")
+    listed = intents.list({"customer": customer, "created": {"gte": paid.created - 1, "lte": paid.created + 1}}).data
+    assert [(it.id, it.metadata["order"]) for it in listed] == [(paid.id, "o1")]
+    for reason, code in [("insufficient_funds", "card_declined"), ("authentication_required", "authentication_required")]:
+        act("decline", payments=1, reason=reason)
+        with pytest.raises(stripe.CardError) as declined:
+            intents.create(charge)
+        error = declined.value.error
+        assert (declined.value.http_status, declined.value.code, error.decline_code) == (402, code, reason)
+        assert intents.retrieve(error.payment_intent.id).status == "requires_payment_method"
+    assert api.v1.payment_methods.detach(card).customer is None
+    with pytest.raises(stripe.InvalidRequestError) as refused:
+        intents.create(charge)
+    assert refused.value.param == "payment_method"
+
+
 def test_each_object_has_the_members_that_its_type_requires(api):
     made = api.v1.checkout.sessions.create(session_params())
     payment = act("pay", session=made.id)["payment_intent"]
     act("dispute", payment=payment, amount=100, status="warning_needs_response")
     api.v1.refunds.create({"payment_intent": payment, "amount": 100})
-    found = [made, api.v1.payment_intents.retrieve(payment)]
+    customer, card, setup = saved_card(api)
+    found = [api.v1.customers.retrieve(customer), api.v1.payment_methods.retrieve(card), api.v1.setup_intents.retrieve(setup)]
+    found += [made, api.v1.payment_intents.retrieve(payment)]
     found += [api.v1.charges.list().data[0], api.v1.refunds.list().data[0], api.v1.disputes.list().data[0], api.v1.events.list().data[0]]
-    kinds = ["checkout.session", "payment_intent", "charge", "refund", "dispute", "event"]
+    kinds = ["customer", "payment_method", "setup_intent"]
+    kinds += ["checkout.session", "payment_intent", "charge", "refund", "dispute", "event"]
     assert [it.object for it in found] == kinds
     for it in found:
         required = [name for name, form in type(it).__annotations__.items() if not re.search("Optional|None|ClassVar", str(form))]

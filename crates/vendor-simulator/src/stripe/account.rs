@@ -5,7 +5,7 @@
 use super::api::{self, StripeCall, StripeOperation};
 use super::currency;
 use super::errors::StripeRefusal;
-use super::fault::SimStripeFault;
+use super::fault::{SimDecline, SimStripeFault};
 use super::form::StripeForm;
 use super::objects::{self, OWN_VERSION, SimPayment, now_s};
 use crate::behaviour::{Behaviour, InterruptPoint};
@@ -39,8 +39,8 @@ pub(crate) struct StripeState {
     pub faults: VecDeque<SimStripeFault>,
     /// Ids of events that no delivery plan contains yet.
     pub undelivered: Vec<String>,
-    /// Number of payments with a saved card that the bank will decline.
-    pub declines: u32,
+    /// How the bank declines the next payments with a saved card.
+    pub declines: VecDeque<SimDecline>,
     serial: u64,
 }
 
@@ -72,8 +72,9 @@ struct StripeCaller {
 impl SimStripe {
     /// Returns whether a request is for Stripe instead of a vendor of models.
     pub(crate) fn is_call(path: &str) -> bool {
-        const FIRST: [&str; 8] = [
+        const FIRST: [&str; 9] = [
             "checkout",
+            "setup_intents",
             "customers",
             "payment_methods",
             "payment_intents",
@@ -253,6 +254,7 @@ impl StripeState {
             }
             StripeOperation::CreatePayment => self.create_payment(form, caller)?,
             StripeOperation::CreateRefund => self.create_refund(form, caller)?,
+            StripeOperation::DetachMethod => self.detach_method(id, caller)?,
             StripeOperation::Retrieve(kind) => self.object(kind, id, "id", caller)?,
             StripeOperation::List(kind) => self.list(kind, id, form, caller)?,
         };
@@ -267,12 +269,42 @@ impl StripeState {
         form: &StripeForm,
         caller: StripeCaller,
     ) -> Result<Value, StripeRefusal> {
-        if form.get("mode") != Some("payment") {
-            return Err(StripeRefusal::invalid(
-                "parameter_invalid",
-                "mode",
-                "The simulator has the mode payment only",
-            ));
+        let is_setup = match form.get("mode") {
+            Some("payment") => false,
+            Some("setup") => true,
+            _ => {
+                let message = "The simulator has the modes payment and setup only";
+                return Err(StripeRefusal::invalid("parameter_invalid", "mode", message));
+            }
+        };
+        let other_mode = match is_setup {
+            true => &[
+                "line_items",
+                "payment_intent_data",
+                "invoice_creation",
+                "submit_type",
+            ][..],
+            false => &["setup_intent_data"],
+        };
+        for name in other_mode {
+            if form
+                .iter()
+                .any(|(sent, _)| sent.split('[').next() == Some(*name))
+            {
+                let mode = form.get("mode").unwrap_or_default();
+                let message = format!("You can not pass `{name}` in `{mode}` mode.");
+                return Err(StripeRefusal::invalid("parameter_invalid", name, message));
+            }
+        }
+        let missing = |name: &str| {
+            let message = format!("Missing required param: {name}.");
+            StripeRefusal::invalid("parameter_missing", name, message)
+        };
+        let has_types = ["payment_method_types[0]", "allowed_payment_method_types[0]"]
+            .iter()
+            .any(|name| form.get(name).is_some());
+        if is_setup && !has_types && form.get("currency").is_none() {
+            return Err(missing("currency"));
         }
         let (mut total, mut currency) = (0_i64, None);
         for index in 0.. {
@@ -280,21 +312,17 @@ impl StripeState {
             if !form.iter().any(|(sent, _)| sent.starts_with(&name("["))) {
                 break;
             }
-            let missing = |name: String| {
-                let message = format!("Missing required param: {name}.");
-                StripeRefusal::invalid("parameter_missing", &name, message)
-            };
             let amount = form
                 .integer(&name("[price_data][unit_amount]"))
-                .ok_or_else(|| missing(name("[price_data][unit_amount]")))?;
+                .ok_or_else(|| missing(&name("[price_data][unit_amount]")))?;
             let quantity = form
                 .integer(&name("[quantity]"))
-                .ok_or_else(|| missing(name("[quantity]")))?;
+                .ok_or_else(|| missing(&name("[quantity]")))?;
             let code = form
                 .get(&name("[price_data][currency]"))
-                .ok_or_else(|| missing(name("[price_data][currency]")))?;
+                .ok_or_else(|| missing(&name("[price_data][currency]")))?;
             form.get(&name("[price_data][product_data][name]"))
-                .ok_or_else(|| missing(name("[price_data][product_data]")))?;
+                .ok_or_else(|| missing(&name("[price_data][product_data]")))?;
             if currency.is_some_and(|known| known != code) {
                 let message =
                     "All prices on a Checkout Session must be expressed in the same currency";
@@ -307,7 +335,10 @@ impl StripeState {
             currency = Some(code);
             total = total.saturating_add(amount.saturating_mul(quantity));
         }
-        currency::check_amount(currency.unwrap_or_default(), total, "line_items")?;
+        if !is_setup {
+            let currency = currency.ok_or_else(|| missing("line_items"))?;
+            currency::check_amount(currency, total, "line_items")?;
+        }
         let now_s = now_s();
         if let Some(expires_at) = form.integer("expires_at") {
             let message = match expires_at - now_s {
@@ -333,11 +364,22 @@ impl StripeState {
         let mode = if caller.is_live { "live" } else { "test" };
         let id = self.new_id(&format!("cs_{mode}_a1"));
         let mut session = objects::session(&id, form, total, now_s, caller.is_live);
+        let saves = [
+            "payment_intent_data[setup_future_usage]",
+            "payment_method_options[card][setup_future_usage]",
+        ]
+        .iter()
+        .any(|name| form.get(name) == Some("off_session"));
         // This hidden member contains the data of the future payment.
         session["_sim"] = json!({
             "metadata": form.map("payment_intent_data[metadata]"),
-            "saves": form.get("payment_intent_data[setup_future_usage]") == Some("off_session"),
+            "saves": saves,
         });
+        if is_setup {
+            let intent = self.new_id("seti_1Sim");
+            session["setup_intent"] = json!(intent);
+            self.insert(objects::setup_intent(&intent, form, now_s, caller.is_live));
+        }
         Ok(self.insert(session))
     }
 
@@ -383,7 +425,8 @@ impl StripeState {
             }
         }
         let is_confirmed = form.get("confirm") == Some("true");
-        if form.get("off_session") == Some("true") && !is_confirmed {
+        let is_off_session = form.get("off_session").is_some_and(|it| it != "false");
+        if is_off_session && !is_confirmed {
             let message = "You cannot set `off_session` without `confirm`";
             return Err(StripeRefusal::invalid(
                 "parameter_missing",
@@ -400,6 +443,19 @@ impl StripeState {
                 message,
             ));
         }
+        if let (Some(customer), Some(method)) = (form.get("customer"), form.get("payment_method")) {
+            let found = self.object("payment_method", method, "payment_method", caller)?;
+            if found["customer"] != customer {
+                let message = format!(
+                    "The customer does not have a payment method with the ID {method}. The payment method must be attached to the customer."
+                );
+                return Err(StripeRefusal::invalid(
+                    "resource_missing",
+                    "payment_method",
+                    message,
+                ));
+            }
+        }
         let payment = SimPayment {
             amount,
             currency: code,
@@ -415,20 +471,55 @@ impl StripeState {
             now_s(),
             caller.is_live,
         ));
-        if is_confirmed && self.declines > 0 {
-            self.declines -= 1;
-            self.emit("payment_intent.payment_failed", &id);
-            let message = "Your card was declined.";
-            return Err(StripeRefusal {
-                is_kept: true,
-                code: Some("card_declined"),
-                ..StripeRefusal::new(402, message)
-            });
-        }
         if is_confirmed {
-            self.succeed(&id);
+            match self.declines.pop_front() {
+                Some(decline) => return Err(self.fail(&id, decline)),
+                None => drop(self.succeed(&id)),
+            }
         }
         self.object("payment_intent", &id, "intent", caller)
+    }
+
+    /// Declines the card of a payment intent. Returns the refusal of the call.
+    fn fail(&mut self, payment: &str, decline: SimDecline) -> StripeRefusal {
+        let charge = self.new_id("ch_3Sim");
+        let intent = self.objects.get(payment).cloned().unwrap_or_default();
+        self.insert(objects::failed_charge(&charge, &intent, decline, now_s()));
+        self.change(payment, |intent| {
+            intent["latest_charge"] = json!(charge);
+            intent["last_payment_error"] = json!({
+                "type": "card_error", "code": decline.code, "decline_code": decline.name,
+                "message": decline.message, "charge": charge,
+            });
+            // A card that was declined is taken off the payment.
+            intent["payment_method"] = Value::Null;
+        });
+        self.emit("charge.failed", &charge);
+        self.emit("payment_intent.payment_failed", payment);
+        StripeRefusal {
+            is_kept: true,
+            code: Some(decline.code),
+            decline_code: Some(decline.name),
+            payment_intent: self.objects.get(payment).map(|it| Box::new(shown(it))),
+            ..StripeRefusal::new(402, decline.message)
+        }
+    }
+
+    fn detach_method(&mut self, id: &str, caller: StripeCaller) -> Result<Value, StripeRefusal> {
+        let method = self.object("payment_method", id, "payment_method", caller)?;
+        if method["customer"].is_null() {
+            let message = "The payment method you provided is not attached to a customer so detachment is impossible.";
+            return Err(StripeRefusal::new(400, message));
+        }
+        self.change(id, |method| method["customer"] = Value::Null);
+        self.emit("payment_method.detached", id);
+        self.object("payment_method", id, "payment_method", caller)
+    }
+
+    /// Removes a saved card without a call.
+    pub fn detach(&mut self, method: &str) {
+        self.change(method, |method| method["customer"] = Value::Null);
+        self.emit("payment_method.detached", method);
     }
 
     /// Gives a payment intent its charge. Returns the charge's id.
@@ -704,7 +795,8 @@ impl StripeState {
 }
 
 /// Types of objects, and the paths of their lists.
-const CALL_URLS: [(&str, &str); 8] = [
+const CALL_URLS: [(&str, &str); 9] = [
+    ("setup_intent", "/v1/setup_intents"),
     ("checkout.session", "/v1/checkout/sessions"),
     ("customer", "/v1/customers"),
     ("payment_method", "/v1/payment_methods"),

@@ -15,6 +15,8 @@ pub enum StripeOperation {
     CreateCustomer,
     CreatePayment,
     CreateRefund,
+    /// The call removes a payment method from its customer.
+    DetachMethod,
     /// The call returns the object of this type that the path names.
     Retrieve(&'static str),
     /// The call lists objects of this type, newest first.
@@ -82,6 +84,17 @@ const SESSION: &[(&str, ParamForm)] = &[
         "payment_intent_data[setup_future_usage]",
         ParamForm::Word(&["off_session", "on_session"]),
     ),
+    ("setup_intent_data[metadata][*]", METADATA),
+    ("setup_intent_data[description]", ParamForm::Text(1_000)),
+    ("currency", ParamForm::Currency),
+    (
+        "payment_method_options[card][setup_future_usage]",
+        ParamForm::Word(&["off_session", "on_session"]),
+    ),
+    (
+        "payment_method_options[card][request_three_d_secure]",
+        ParamForm::Word(&["any", "automatic", "challenge"]),
+    ),
     ("line_items[#][quantity]", ParamForm::Integer),
     ("line_items[#][price_data][currency]", ParamForm::Currency),
     ("line_items[#][price_data][unit_amount]", ParamForm::Integer),
@@ -124,7 +137,9 @@ const SESSION: &[(&str, ParamForm)] = &[
         "saved_payment_method_options[payment_method_save]",
         ParamForm::Word(&["enabled", "disabled"]),
     ),
+    // The second is the name in versions from 2026-10-28 on.
     ("payment_method_types[#]", ID),
+    ("allowed_payment_method_types[#]", ID),
 ];
 
 const PAYMENT: &[(&str, ParamForm)] = &[
@@ -133,11 +148,27 @@ const PAYMENT: &[(&str, ParamForm)] = &[
     ("customer", ID),
     ("payment_method", ID),
     ("confirm", ParamForm::Flag),
-    ("off_session", ParamForm::Flag),
+    (
+        "off_session",
+        ParamForm::Word(&["true", "false", "one_off", "recurring"]),
+    ),
     ("error_on_requires_action", ParamForm::Flag),
+    ("automatic_payment_methods[enabled]", ParamForm::Flag),
+    (
+        "automatic_payment_methods[allow_redirects]",
+        ParamForm::Word(&["always", "never"]),
+    ),
+    (
+        "setup_future_usage",
+        ParamForm::Word(&["off_session", "on_session"]),
+    ),
+    ("receipt_email", ParamForm::Text(800)),
+    ("return_url", ParamForm::Url),
+    ("statement_descriptor_suffix", ParamForm::Text(22)),
     ("description", ParamForm::Text(1_000)),
     ("metadata[*]", METADATA),
     ("payment_method_types[#]", ID),
+    ("allowed_payment_method_types[#]", ID),
 ];
 
 const REFUND: &[(&str, ParamForm)] = &[
@@ -181,6 +212,8 @@ const OF_SESSION: &[&str] = &[
     "payment_intent.latest_charge",
     "customer",
     "line_items",
+    "setup_intent",
+    "setup_intent.payment_method",
 ];
 const OF_CHARGE: &[&str] = &[
     "payment_intent",
@@ -193,7 +226,7 @@ const OF_CHARGE: &[&str] = &[
 pub const CALLS: &[StripeCall] = {
     use StripeOperation::*;
     &[
-        call("POST", "/v1/checkout/sessions", CreateSession, SESSION, &["mode", "line_items", "success_url"], OF_SESSION),
+        call("POST", "/v1/checkout/sessions", CreateSession, SESSION, &["mode", "success_url"], OF_SESSION),
         call("GET", "/v1/checkout/sessions", List("checkout.session"), LIST, &[], &["data.payment_intent", "data.payment_intent.latest_charge"]),
         call("GET", "/v1/checkout/sessions/{id}", Retrieve("checkout.session"), &[], &[], OF_SESSION),
         call("POST", "/v1/checkout/sessions/{id}/expire", ExpireSession, &[], &[], OF_SESSION),
@@ -201,6 +234,9 @@ pub const CALLS: &[StripeCall] = {
         call("GET", "/v1/customers/{id}", Retrieve("customer"), &[], &[], &[]),
         call("GET", "/v1/customers/{id}/payment_methods", List("payment_method"), LIST, &[], &[]),
         call("GET", "/v1/payment_methods/{id}", Retrieve("payment_method"), &[], &[], &["customer"]),
+        call("POST", "/v1/payment_methods/{id}/detach", DetachMethod, &[], &[], &["customer"]),
+        call("GET", "/v1/setup_intents", List("setup_intent"), LIST, &[], &["data.payment_method"]),
+        call("GET", "/v1/setup_intents/{id}", Retrieve("setup_intent"), &[], &[], &["customer", "payment_method"]),
         call("POST", "/v1/payment_intents", CreatePayment, PAYMENT, &["amount", "currency"], &["latest_charge", "customer"]),
         call("GET", "/v1/payment_intents", List("payment_intent"), LIST, &[], &["data.latest_charge"]),
         call("GET", "/v1/payment_intents/{id}", Retrieve("payment_intent"), &[], &[], &["latest_charge", "customer", "payment_method"]),
@@ -271,7 +307,11 @@ impl StripeCall {
                 return Err(StripeRefusal::invalid("parameter_missing", name, message));
             }
         }
-        for map in ["metadata", "payment_intent_data[metadata]"] {
+        for map in [
+            "metadata",
+            "payment_intent_data[metadata]",
+            "setup_intent_data[metadata]",
+        ] {
             let map = form.map(map);
             if map.len() > MAX_METADATA
                 || map.keys().any(|key| key.chars().count() > MAX_METADATA_KEY)

@@ -12,6 +12,10 @@ pub struct StripeRefusal {
     pub code: Option<&'static str>,
     pub param: Option<String>,
     pub message: String,
+    /// The bank's reason for a declined card.
+    pub decline_code: Option<&'static str>,
+    /// The payment intent that the call has created.
+    pub payment_intent: Option<Box<Value>>,
     /// True if Stripe has begun the operation, so that the idempotency key keeps this answer.
     pub is_kept: bool,
 }
@@ -28,6 +32,8 @@ impl StripeRefusal {
             code: None,
             param: None,
             message: message.into(),
+            decline_code: None,
+            payment_intent: None,
             is_kept: false,
         }
     }
@@ -72,6 +78,13 @@ impl StripeRefusal {
         }
         if let Some(param) = &self.param {
             error.insert("param".into(), json!(param));
+        }
+        if let Some(code) = self.decline_code {
+            error.insert("decline_code".into(), json!(code));
+        }
+        if let Some(intent) = &self.payment_intent {
+            error.insert("charge".into(), intent["latest_charge"].clone());
+            error.insert("payment_intent".into(), Value::clone(intent));
         }
         json!({ "error": error })
     }

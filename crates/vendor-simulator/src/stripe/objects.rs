@@ -2,6 +2,7 @@
 //!
 //! This file must not decide the state of an object.
 
+use super::fault::SimDecline;
 use super::form::StripeForm;
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ const NEW_SESSION: &str = r#"{
     "custom_text": {"after_submit": null, "shipping_address": null, "submit": null, "terms_of_service_acceptance": null},
     "customer_details": null, "discounts": [], "invoice": null, "invoice_creation": null, "locale": null,
     "payment_intent": null, "payment_link": null, "payment_method_collection": "if_required",
-    "payment_method_options": {}, "payment_method_types": ["card"], "payment_status": "unpaid",
+    "payment_method_options": {}, "payment_method_types": ["card"],
     "phone_number_collection": {"enabled": false}, "recovered_from": null, "setup_intent": null,
     "shipping_address_collection": null, "shipping_cost": null, "shipping_options": [], "status": "open",
     "submit_type": null, "subscription": null,
@@ -36,7 +37,12 @@ const NEW_SESSION: &str = r#"{
 /// Returns a session in its initial state.
 pub fn session(id: &str, form: &StripeForm, amount: i64, now_s: i64, is_live: bool) -> Value {
     let text = |name: &str| form.get(name);
-    let currency = text("line_items[0][price_data][currency]");
+    let is_setup = text("mode") == Some("setup");
+    let currency = match is_setup {
+        true => text("currency"),
+        false => text("line_items[0][price_data][currency]"),
+    };
+    let amount = (!is_setup).then_some(amount);
     let members = json!({
         "id": id, "amount_subtotal": amount, "amount_total": amount, "cancel_url": text("cancel_url"),
         "client_reference_id": text("client_reference_id"), "created": now_s, "currency": currency,
@@ -44,6 +50,7 @@ pub fn session(id: &str, form: &StripeForm, amount: i64, now_s: i64, is_live: bo
         "customer_email": text("customer_email"),
         "expires_at": form.integer("expires_at").unwrap_or(now_s + SESSION_SECONDS), "livemode": is_live,
         "metadata": form.map("metadata"), "mode": text("mode"), "success_url": text("success_url"),
+        "payment_status": if is_setup { "no_payment_required" } else { "unpaid" },
         "url": format!("https://checkout.stripe.com/c/pay/{id}#sim"),
     });
     let mut session: Value = serde_json::from_str(NEW_SESSION).unwrap_or_default();
@@ -76,6 +83,38 @@ pub fn payment_intent(id: &str, payment: &SimPayment<'_>, now_s: i64, is_live: b
         "setup_future_usage": null, "shipping": null, "source": null, "statement_descriptor": null,
         "status": payment.status, "transfer_data": null, "transfer_group": null,
     })
+}
+
+/// Returns the setup intent of a new session.
+pub fn setup_intent(id: &str, form: &StripeForm, now_s: i64, is_live: bool) -> Value {
+    json!({
+        "id": id, "object": "setup_intent", "application": null, "automatic_payment_methods": null,
+        "cancellation_reason": null, "client_secret": format!("{id}_secret_sim"), "created": now_s,
+        "customer": form.get("customer"), "description": form.get("setup_intent_data[description]"),
+        "flow_directions": null, "last_setup_error": null, "latest_attempt": null, "livemode": is_live,
+        "mandate": null, "metadata": form.map("setup_intent_data[metadata]"), "next_action": null,
+        "on_behalf_of": null, "payment_method": null, "payment_method_options": {},
+        "payment_method_types": ["card"], "single_use_mandate": null, "status": "requires_payment_method",
+        "usage": "off_session",
+    })
+}
+
+/// Returns the charge of a payment intent whose card was declined.
+pub fn failed_charge(id: &str, payment: &Value, decline: SimDecline, now_s: i64) -> Value {
+    let mut charge = charge(id, payment, now_s);
+    charge["amount_captured"] = json!(0);
+    charge["balance_transaction"] = Value::Null;
+    charge["captured"] = json!(false);
+    charge["failure_code"] = json!(decline.code);
+    charge["failure_message"] = json!(decline.message);
+    charge["outcome"] = json!({
+        "network_status": "declined_by_network", "reason": decline.name, "risk_level": "normal",
+        "seller_message": "The bank declined the payment.", "type": "issuer_declined",
+    });
+    charge["paid"] = json!(false);
+    charge["receipt_url"] = Value::Null;
+    charge["status"] = json!("failed");
+    charge
 }
 
 /// Returns the charge of a payment intent that succeeded.

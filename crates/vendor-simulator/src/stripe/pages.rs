@@ -66,7 +66,13 @@ impl SimStripe {
                 done
             }
             "decline" => {
-                self.decline(u32::try_from(number("payments")?).ok()?);
+                let name = text("reason").unwrap_or("generic_decline");
+                let payments = usize::try_from(number("payments")?).ok()?;
+                self.decline(payments, name).then_some(done)?
+            }
+            "set_up" => json!({"payment_method": self.set_up(text("session")?)?}),
+            "detach" => {
+                self.detach(text("payment_method")?);
                 done
             }
             "fault" => {

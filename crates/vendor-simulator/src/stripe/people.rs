@@ -3,7 +3,7 @@
 //! This file must not answer a call.
 
 use super::account::{SimStripe, StripeState};
-use super::fault::SimStripeFault;
+use super::fault::{SimDecline, SimStripeFault};
 use super::objects::{self, SimPayment, now_s};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -56,6 +56,44 @@ impl SimStripe {
         }
         state.emit("checkout.session.completed", session);
         Some(id)
+    }
+
+    /// Enters a card as the holder in a session of the mode `setup`. Returns the payment method;
+    /// `None` if the session accepts none.
+    pub fn set_up(&self, session: &str) -> Option<String> {
+        let mut state = self.lock();
+        let found = state.get(session)?.clone();
+        let intent = found["setup_intent"].as_str()?.to_owned();
+        if found["status"] != "open" {
+            return None;
+        }
+        let is_live = found["livemode"] == true;
+        let customer = state.customer_of(&found, is_live);
+        let method = state.new_id("pm_1Sim");
+        let mut card = objects::payment_method(&method, "", now_s(), is_live);
+        card["customer"] = json!(customer);
+        state.insert(card);
+        state.change(&intent, |intent| {
+            intent["status"] = json!("succeeded");
+            intent["customer"] = json!(customer);
+            intent["payment_method"] = json!(method);
+        });
+        state.change(session, |session| {
+            session["status"] = json!("complete");
+            session["url"] = Value::Null;
+            session["customer"] = json!(customer);
+        });
+        if customer.is_some() {
+            state.emit("payment_method.attached", &method);
+        }
+        state.emit("setup_intent.succeeded", &intent);
+        state.emit("checkout.session.completed", session);
+        Some(method)
+    }
+
+    /// Removes a saved card, as the merchant on Stripe's own pages.
+    pub fn detach(&self, method: &str) {
+        self.lock().detach(method);
     }
 
     /// Reports as the bank whether the money of a bank debit arrives.
@@ -126,9 +164,12 @@ impl SimStripe {
         self.lock().faults.push_back(fault);
     }
 
-    /// Makes the bank decline the next payments with a saved card.
-    pub fn decline(&self, payments: u32) {
-        self.lock().declines = payments;
+    /// Makes the bank decline the next payments with a saved card, for the reason of this name in
+    /// the table of `fault.rs`. Returns false if there is no such reason.
+    pub fn decline(&self, payments: usize, name: &str) -> bool {
+        let reason = SimDecline::find(name);
+        self.lock().declines = reason.into_iter().cycle().take(payments).collect();
+        reason.is_some()
     }
 
     /// Returns an object in its current state, such as a session.
@@ -170,7 +211,8 @@ impl StripeState {
                     .or_default() += number(dispute, "amount");
             }
         }
-        let charges = self.all("charge").map(|charge| SimMoney {
+        let paid = self.all("charge").filter(|charge| charge["paid"] == true);
+        let charges = paid.map(|charge| SimMoney {
             order: charge["metadata"]["order"]
                 .as_str()
                 .unwrap_or_default()
