@@ -71,7 +71,7 @@ python_sdks() { GATEWAY_TEST_SHOP=stripe GATEWAY_TEST_ENDPOINTS=all node tests/w
 
 node_tests() { node tests/world/run.mjs node --test --test-reporter=dot "$@"; }
 node_sdks() { GATEWAY_TEST_SHOP=stripe GATEWAY_TEST_ENDPOINTS=all node_tests --test-concurrency=4 "${@:-tests/sdk/node/*.test.mjs}"; }
-browser() { node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
+browser() { GATEWAY_TEST_SHOP=stripe node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
 agents() { node_tests --test-concurrency=2 "${@:-tests/agents/*.test.mjs}"; }
 agents_with_vendors() { GATEWAY_TEST_VENDORS=dialects agents tests/agents/vendors.mjs; }
 # The tests of run.mjs and its ports.
