@@ -6,11 +6,12 @@
 //! section `payments` in the config, nothing is sold. This module must not depend on a page. Next:
 //! `payments/service.rs` (orders), `payments/provider.rs` (the interface of a provider),
 //! `payments/stripe.rs` (the only provider), `payments/checkout.rs` (the checkout of an order),
-//! `payments/settle.rs` (the effects of events), `payments/clawback.rs` (refunds and disputes take
-//! credits back), `payments/poller.rs` (lost events),
-//! `payments/refund.rs` (refunds by operators), `payments/reconcile.rs` (the provider's payments
-//! against the ledger), `payments/codes.rs` (codes in place of a payment).
+//! `payments/auto_topup.rs` (charges of saved methods), `payments/settle.rs` (the effects of
+//! events), `payments/clawback.rs` (refunds and disputes take credits back), `payments/poller.rs`
+//! (lost events), `payments/refund.rs` (refunds by operators), `payments/reconcile.rs` (the
+//! provider's payments against the ledger), `payments/codes.rs` (codes in place of a payment).
 
+mod auto_topup;
 mod checkout;
 mod clawback;
 mod codes;
@@ -26,6 +27,7 @@ mod stripe;
 mod tests;
 
 pub use accounts::db::payments::{OrderRow, OrderState};
+pub use auto_topup::{AutoTopUp, MAX_TRIES};
 pub use error::PaymentError;
 pub use poller::start;
 pub use reconcile::{Difference, Reconciliation};

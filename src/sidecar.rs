@@ -12,6 +12,7 @@ mod activity;
 mod alerts;
 mod assets;
 mod authz;
+mod auto_topup;
 mod banners;
 mod blocking;
 mod brand;

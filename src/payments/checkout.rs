@@ -71,42 +71,13 @@ impl Payments {
         amount: i64,
         settings: &Arc<PaymentSettings>,
     ) -> Result<OrderRow, PaymentError> {
-        let now_ms = now_ms();
-        let order = OrderRow {
-            id: new_order_id(now_ms)?,
-            account: account.to_owned(),
-            amount,
-            currency: settings.currency.code().to_owned(),
-            credits: settings.credits_for(amount),
-            bonus: settings.bonus_for(amount),
-            state: OrderState::Created,
-            checkout: None,
-            checkout_url: String::new(),
-            payment: None,
-            created_at_ms: now_ms,
-            paid_at_ms: None,
-            polls: 0,
-            tax: None,
-            refunded: 0,
-            disputes: BTreeMap::new(),
-            clawback: ClawbackState::None,
-            written_off: Micro::ZERO,
-            note: String::new(),
-        };
-        let limits = OrderLimits {
-            amount: settings.per_account_per_day,
-            since_ms: now_ms - DAY_MS,
-            count: MAX_ORDERS_PER_HOUR,
-            count_since_ms: now_ms - HOUR_MS,
-        };
-        let row = order.clone();
-        let outcome = self
-            .run(move |payments| {
-                let rows = payments.accounts.database().payments();
-                rows.insert_order(&row, now_ms + FIRST_POLL_MS, limits)
-            })
-            .await?;
-        match outcome {
+        let order = new_order(account, amount, settings, now_ms())?;
+        let (row, limits) = (order.clone(), order_limits(&order, settings));
+        let stored = self.run(move |payments| {
+            let rows = payments.accounts.database().payments();
+            rows.insert_order(&row, row.created_at_ms + FIRST_POLL_MS, limits)
+        });
+        match stored.await? {
             InsertOrderOutcome::Done => Ok(order),
             refused => Err(PaymentError::Limit(refused)),
         }
@@ -170,6 +141,23 @@ impl Payments {
         }
     }
 
+    /// Returns the address of the provider's own receipt for a paid order; `None` if the provider
+    /// has none.
+    ///
+    /// # Errors
+    /// Returns an error if the provider does not answer.
+    pub async fn receipt_url(&self, order: &OrderRow) -> Result<Option<String>, PaymentError> {
+        let settings = self.settings().ok_or(PaymentError::Off)?;
+        let Some(checkout) = &order.checkout else {
+            return Ok(None);
+        };
+        Ok(self
+            .provider(&settings)
+            .checkout(checkout)
+            .await?
+            .receipt_url)
+    }
+
     /// Runs database work on a thread that may block.
     pub(super) async fn run<T: Send + 'static, E>(
         &self,
@@ -193,6 +181,47 @@ pub(super) fn order_title(order: &OrderRow) -> String {
         false => String::new(),
     };
     format!("{} credits{bonus}", order.credits)
+}
+
+/// Returns the limits on a new order of an account.
+pub(super) fn order_limits(order: &OrderRow, settings: &PaymentSettings) -> OrderLimits {
+    OrderLimits {
+        amount: settings.per_account_per_day,
+        since_ms: order.created_at_ms - DAY_MS,
+        count: MAX_ORDERS_PER_HOUR,
+        count_since_ms: order.created_at_ms - HOUR_MS,
+    }
+}
+
+/// Returns an order with the credits of the present price, for a checkout page.
+pub(super) fn new_order(
+    account: &str,
+    amount: i64,
+    settings: &PaymentSettings,
+    now_ms: i64,
+) -> Result<OrderRow, PaymentError> {
+    Ok(OrderRow {
+        id: new_order_id(now_ms)?,
+        account: account.to_owned(),
+        amount,
+        currency: settings.currency.code().to_owned(),
+        credits: settings.credits_for(amount),
+        bonus: settings.bonus_for(amount),
+        state: OrderState::Created,
+        checkout: None,
+        checkout_url: String::new(),
+        payment: None,
+        created_at_ms: now_ms,
+        paid_at_ms: None,
+        polls: 0,
+        tax: None,
+        refunded: 0,
+        disputes: BTreeMap::new(),
+        clawback: ClawbackState::None,
+        written_off: Micro::ZERO,
+        note: String::new(),
+        method: None,
+    })
 }
 
 fn new_order_id(now_ms: i64) -> Result<String, PaymentError> {

@@ -32,7 +32,7 @@ const MAX_PARTS: u32 = 5;
 const PAGE_ORDERS: u32 = 50;
 
 /// Actor in the audit log.
-const ACTOR: &str = "payments";
+pub(super) const ACTOR: &str = "payments";
 
 /// All refunds of a payment, or one of its disputes.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@
 //! The poller runs in the process that keeps the ledger. This file must not decide the effect of an
 //! answer.
 
+use super::auto_topup;
 use super::checkout::{CHECKOUT_MS, order_title};
 use super::error::PaymentError;
 use super::provider::{CheckoutRequest, ProviderError};
@@ -59,7 +60,8 @@ pub fn start(
     std::thread::Builder::new()
         .name("payments".into())
         .spawn(move || {
-            runtime.spawn(run(payments));
+            runtime.spawn(run(payments.clone()));
+            runtime.spawn(auto_topup::run(payments));
             runtime.block_on(shutdown);
             runtime.shutdown_background();
         })?;
@@ -142,13 +144,15 @@ impl Payments {
             })
         };
         let answered = match &order.checkout {
+            None if order.method.is_some() => return self.resume_charge(&order, now_ms).await,
             Some(checkout) => provider.checkout(checkout).await.map(Some),
             None => self.expire_unknown(&order).await.map(|()| None),
         };
         match answered {
             Ok(Some(found)) => {
-                self.run(move |payments| {
-                    payments.apply_checkout(&order.id, &found, &*provider, now_ms)
+                self.run(move |payments| match order.method {
+                    Some(_) => payments.apply_charge(&order, &found, &*provider, now_ms),
+                    None => payments.apply_checkout(&order.id, &found, &*provider, now_ms),
                 })
                 .await
             }

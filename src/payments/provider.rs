@@ -1,4 +1,5 @@
-//! Defines the interface of a payment provider: checkout pages, events about payments, and refunds.
+//! Defines the interface of a payment provider: checkout pages, charges of saved payment methods,
+//! events about payments, and refunds.
 //!
 //! Amounts are in minor units of the currency. This file must not name a provider.
 
@@ -20,6 +21,79 @@ pub struct CheckoutRequest<'a> {
     pub cancel_url: String,
     /// Time at which the page stops accepting a payment, in seconds since 1970.
     pub expires_at: i64,
+}
+
+/// A page on which the holder enters a payment method that is charged later.
+#[derive(Debug, Clone)]
+pub struct SetupRequest<'a> {
+    pub account: &'a str,
+    /// The method that the new one replaces, if there is one.
+    pub replaces: Option<&'a str>,
+    /// Address to which the page leads afterwards, and if the holder gives up.
+    pub return_url: String,
+    pub cancel_url: String,
+    /// Time at which the page closes, in seconds since 1970.
+    pub expires_at: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodPage {
+    /// The provider's id of the page.
+    pub id: String,
+    pub url: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetupState {
+    Open,
+    Expired,
+    Saved {
+        /// The method as only the provider reads it.
+        method: String,
+        /// Name for people, such as `Visa ending in 4242`.
+        label: String,
+    },
+}
+
+/// A charge of a saved method, without its holder. A repeated request for the same order charges
+/// once.
+#[derive(Debug, Clone)]
+pub struct ChargeRequest<'a> {
+    pub order: &'a str,
+    pub account: &'a str,
+    pub amount: i64,
+    /// Currency as a three-letter code in lower case.
+    pub currency: &'a str,
+    pub title: &'a str,
+    pub method: &'a str,
+    /// Time of the order, in seconds since 1970.
+    pub created_at: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChargeOutcome {
+    /// The charge was made. Its id is that of the checkout.
+    Made(Checkout),
+    /// Nothing was charged.
+    Declined(Decline),
+}
+
+/// Reason for which a saved method was not charged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decline {
+    pub kind: DeclineKind,
+    /// The bank's or the provider's words: a sentence.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeclineKind {
+    /// The bank has declined the charge, and may accept a later one.
+    Bank,
+    /// The bank requires the holder to authenticate.
+    Authentication,
+    /// The provider no longer has the method.
+    MethodGone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +129,8 @@ pub struct Checkout {
     pub refunded: Option<i64>,
     /// Disputes of the payment; empty if the provider reports none.
     pub disputes: Vec<Dispute>,
+    /// Address of the provider's receipt, if the provider reports it.
+    pub receipt_url: Option<String>,
 }
 
 /// How much of a payment was refunded.
@@ -105,6 +181,8 @@ pub struct ProviderEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventSubject {
     Checkout(Checkout),
+    /// There is news of the page with this id, on which a holder enters a payment method.
+    Setup(String),
     Refund {
         payment: String,
         refunded: Refunded,
@@ -160,11 +238,29 @@ pub trait PaymentProvider: Send + Sync {
         request: &CheckoutRequest<'_>,
     ) -> Result<Checkout, ProviderError>;
 
-    /// Returns a checkout, including the refunded amount and the disputes of its payment.
+    /// Returns a checkout or a charge, including the refunded amount, the disputes and the receipt
+    /// of its payment.
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError>;
 
     /// Makes a checkout accept no further payment.
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError>;
+
+    /// Creates a page on which a holder enters a payment method.
+    async fn create_setup(&self, request: &SetupRequest<'_>) -> Result<MethodPage, ProviderError>;
+
+    async fn setup(&self, id: &str) -> Result<SetupState, ProviderError>;
+
+    /// Charges a saved method, or returns what became of the order's charge.
+    async fn charge(&self, request: &ChargeRequest<'_>) -> Result<ChargeOutcome, ProviderError>;
+
+    /// Returns the charge of an order; `None` if the provider has none.
+    async fn find_charge(
+        &self,
+        request: &ChargeRequest<'_>,
+    ) -> Result<Option<Checkout>, ProviderError>;
+
+    /// Makes the provider forget a saved method, if it has it.
+    async fn forget_method(&self, method: &str) -> Result<(), ProviderError>;
 
     /// Returns a page of the payments that were begun in a span of time, in seconds since 1970:
     /// those that follow the payment `after`. The last page is empty.

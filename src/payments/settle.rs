@@ -66,6 +66,10 @@ impl Payments {
                 let order = self.checkout_order(checkout)?;
                 self.apply_checkout(&order.id, checkout, &*provider, now_ms)?;
             }
+            EventSubject::Setup(page) => {
+                let rows = self.accounts.database().auto_topups();
+                rows.poll_setup_now(page, now_ms)?;
+            }
             EventSubject::Refund { payment, refunded } => {
                 if let Some(order) = self.paid_order(&provider.reference(payment))? {
                     self.apply_reversals(&order.id, Some(refunded), &[], now_ms)?;

@@ -1,12 +1,13 @@
-//! Implements the payment provider Stripe: Checkout sessions, events of a webhook endpoint, and
-//! refunds.
+//! Implements the payment provider Stripe: Checkout sessions, charges of saved cards, events of a
+//! webhook endpoint, and refunds.
 //!
 //! Only this file depends on Stripe's API (https://docs.stripe.com/api). This module must not
 //! change an order.
 
 use super::provider::{
-    Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
-    ListedPayment, PaymentProvider, ProviderError, ProviderEvent, Refunded,
+    ChargeOutcome, ChargeRequest, Checkout, CheckoutRequest, CheckoutState, Decline, DeclineKind,
+    Dispute, DisputeOutcome, EventError, EventSubject, ListedPayment, MethodPage, PaymentProvider,
+    ProviderError, ProviderEvent, Refunded, SetupRequest, SetupState,
 };
 use crate::provider_client::{self, RequestBounds, encode, encode_form};
 use async_trait::async_trait;
@@ -16,8 +17,10 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use sha2::Sha256;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +32,13 @@ const BOUNDS: RequestBounds = RequestBounds {
     timeout: Duration::from_secs(20),
     max_answer_bytes: 1 << 20,
 };
+/// Prefix of a payment intent's id.
+const PAYMENT_PREFIX: &str = "pi_";
+/// Time in seconds around an order in which `find_charge` looks. It exceeds the time for which
+/// a charge is repeated, and the difference between the clocks.
+const CHARGE_SPAN: i64 = 2 * 3_600;
+/// Maximum length of a card's name, in characters.
+const MAX_LABEL_CHARS: usize = 60;
 /// Maximum length of Stripe's message in an error, in characters.
 const MAX_MESSAGE_CHARS: usize = 200;
 
@@ -49,6 +59,24 @@ impl Stripe {
         fields: &[(&str, &str)],
         idempotency_key: Option<&str>,
     ) -> Result<Bytes, ProviderError> {
+        let answered = self
+            .try_call(operation, method, path, fields, idempotency_key)
+            .await?;
+        answered.map_err(|refusal| ProviderError::Refused {
+            operation,
+            message: refusal.message,
+        })
+    }
+
+    /// Calls the API. The inner error is an answer by which Stripe refuses the call for good.
+    async fn try_call(
+        &self,
+        operation: &'static str,
+        method: Method,
+        path: &str,
+        fields: &[(&str, &str)],
+        idempotency_key: Option<&str>,
+    ) -> Result<Result<Bytes, RefusedCall>, ProviderError> {
         let refused = |message: String| ProviderError::Refused { operation, message };
         let (query, body) = match method {
             Method::GET => (encode_form(fields), String::new()),
@@ -79,16 +107,17 @@ impl Stripe {
             .await
             .map_err(ProviderError::Unavailable)?;
         if status.is_success() {
-            return Ok(answer);
+            return Ok(Ok(answer));
         }
-        let message = error_message(&answer);
+        let refusal = RefusedCall::new(status, &answer);
         // Status 409 means that the first request with this key is still running.
         let is_passing = status.is_server_error()
             || [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-        Err(match is_passing {
-            true => ProviderError::Unavailable(format!("it answered {status}: {message}")),
-            false => refused(message),
-        })
+        if is_passing {
+            let message = format!("it answered {status}: {}", refusal.message);
+            return Err(ProviderError::Unavailable(message));
+        }
+        Ok(Err(refusal))
     }
 
     async fn session(
@@ -106,6 +135,54 @@ impl Stripe {
         Ok(session.into_checkout(None))
     }
 
+    /// Adds the disputes to a checkout whose charge the bank disputes.
+    async fn with_disputes(
+        &self,
+        mut checkout: Checkout,
+        is_disputed: bool,
+    ) -> Result<Checkout, ProviderError> {
+        if let (true, Some(payment)) = (is_disputed, &checkout.payment) {
+            checkout.disputes = self.disputes(payment).await?;
+        }
+        Ok(checkout)
+    }
+
+    /// Returns the charge of a saved card, by the id of its payment intent.
+    async fn payment(&self, id: &str) -> Result<Checkout, ProviderError> {
+        let path = format!("/v1/payment_intents/{}", encode(id));
+        let fields = [("expand[]", "latest_charge")];
+        let operation = "to read a payment";
+        let answer = self
+            .call(operation, Method::GET, &path, &fields, None)
+            .await?;
+        let payment: StripePayment = read_answer(&answer, "payment")?;
+        let is_disputed = payment.latest_charge["disputed"] == true;
+        self.with_disputes(payment.into_checkout(), is_disputed)
+            .await
+    }
+
+    /// Returns whether a saved card is still its customer's.
+    async fn has_method(&self, method: SavedCard<'_>) -> Result<bool, ProviderError> {
+        #[derive(Deserialize)]
+        struct StripeMethod {
+            customer: Option<String>,
+        }
+        let path = format!("/v1/payment_methods/{}", encode(method.card));
+        let operation = "to read a payment method";
+        let answer = self.try_call(operation, Method::GET, &path, &[], None);
+        match answer.await? {
+            Ok(answer) => {
+                let found: StripeMethod = read_answer(&answer, "payment method")?;
+                Ok(found.customer.as_deref() == Some(method.customer))
+            }
+            Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(false),
+            Err(refusal) => Err(ProviderError::Refused {
+                operation,
+                message: refusal.message,
+            }),
+        }
+    }
+
     /// Returns the disputes of a payment, of which there are only a few.
     async fn disputes(&self, payment: &str) -> Result<Vec<Dispute>, ProviderError> {
         #[derive(Deserialize)]
@@ -117,9 +194,7 @@ impl Stripe {
         let answer = self
             .call(operation, Method::GET, path, &fields, None)
             .await?;
-        let disputes: StripeDisputes = serde_json::from_slice(&answer).map_err(|error| {
-            ProviderError::Unavailable(format!("its answer is no list of disputes: {error}"))
-        })?;
+        let disputes: StripeDisputes = read_answer(&answer, "list of disputes")?;
         Ok(disputes.data.into_iter().map(Into::into).collect())
     }
 }
@@ -160,6 +235,9 @@ impl PaymentProvider for Stripe {
     }
 
     async fn checkout(&self, id: &str) -> Result<Checkout, ProviderError> {
+        if id.starts_with(PAYMENT_PREFIX) {
+            return self.payment(id).await;
+        }
         let path = format!("/v1/checkout/sessions/{}", encode(id));
         let fields = [("expand[]", "payment_intent.latest_charge")];
         let operation = "to read a Checkout session";
@@ -168,11 +246,8 @@ impl PaymentProvider for Stripe {
             .await?;
         let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
         let is_disputed = session.is_disputed();
-        let mut checkout = session.into_checkout(None);
-        if let (true, Some(payment)) = (is_disputed, &checkout.payment) {
-            checkout.disputes = self.disputes(payment).await?;
-        }
-        Ok(checkout)
+        self.with_disputes(session.into_checkout(None), is_disputed)
+            .await
     }
 
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError> {
@@ -186,6 +261,136 @@ impl PaymentProvider for Stripe {
         )
         .await
         .map(drop)
+    }
+
+    async fn create_setup(&self, request: &SetupRequest<'_>) -> Result<MethodPage, ProviderError> {
+        let expires_at = request.expires_at.to_string();
+        let mut fields = vec![
+            ("mode", "setup"),
+            // Only a card says at once whether it pays.
+            ("payment_method_types[0]", "card"),
+            ("client_reference_id", request.account),
+            ("metadata[account]", request.account),
+            ("setup_intent_data[metadata][account]", request.account),
+            ("success_url", &request.return_url),
+            ("cancel_url", &request.cancel_url),
+            ("expires_at", &expires_at),
+        ];
+        fields.push(match request.replaces.map(SavedCard::parse) {
+            Some(card) => ("customer", card.customer),
+            None => ("customer_creation", "always"),
+        });
+        let (operation, path) = ("a page for a card", "/v1/checkout/sessions");
+        let answer = self
+            .call(operation, Method::POST, path, &fields, None)
+            .await?;
+        let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
+        let (id, url) = (session.id, session.url.unwrap_or_default());
+        Ok(MethodPage { id, url })
+    }
+
+    async fn setup(&self, id: &str) -> Result<SetupState, ProviderError> {
+        let path = format!("/v1/checkout/sessions/{}", encode(id));
+        let fields = [("expand[]", "setup_intent.payment_method")];
+        let operation = "to read a page for a card";
+        let answer = self
+            .call(operation, Method::GET, &path, &fields, None)
+            .await?;
+        let session: serde_json::Value = read_answer(&answer, "Checkout session")?;
+        let method = &session["setup_intent"]["payment_method"];
+        Ok(match (session["status"].as_str(), method["id"].as_str()) {
+            (Some("expired"), _) => SetupState::Expired,
+            (Some("complete"), Some(card)) => {
+                let customer = method["customer"].as_str().unwrap_or_default();
+                SetupState::Saved {
+                    method: SavedCard { customer, card }.to_string(),
+                    label: card_label(&method["card"]),
+                }
+            }
+            _ => SetupState::Open,
+        })
+    }
+
+    async fn charge(&self, request: &ChargeRequest<'_>) -> Result<ChargeOutcome, ProviderError> {
+        let amount = request.amount.to_string();
+        let card = SavedCard::parse(request.method);
+        let fields = [
+            ("amount", amount.as_str()),
+            ("currency", request.currency),
+            ("customer", card.customer),
+            ("payment_method", card.card),
+            ("payment_method_types[0]", "card"),
+            ("off_session", "true"),
+            ("confirm", "true"),
+            ("description", request.title),
+            ("metadata[order]", request.order),
+            ("metadata[account]", request.account),
+            ("expand[]", "latest_charge"),
+        ];
+        let (operation, path) = ("to charge a saved card", "/v1/payment_intents");
+        let (method, key) = (Method::POST, Some(request.order));
+        let refusal = match self.try_call(operation, method, path, &fields, key).await? {
+            Ok(answer) => {
+                let payment: StripePayment = read_answer(&answer, "payment")?;
+                return Ok(ChargeOutcome::Made(payment.into_checkout()));
+            }
+            Err(refusal) => refusal,
+        };
+        let declined = |kind, message| Ok(ChargeOutcome::Declined(Decline { kind, message }));
+        if refusal.status == StatusCode::PAYMENT_REQUIRED {
+            let kind = match refusal.code.as_str() {
+                "authentication_required" => DeclineKind::Authentication,
+                _ => DeclineKind::Bank,
+            };
+            return declined(kind, refusal.message);
+        }
+        // Stripe's error for a removed card differs between its versions.
+        if !self.has_method(card).await? {
+            let message = "The saved card was removed.".to_owned();
+            return declined(DeclineKind::MethodGone, message);
+        }
+        Err(ProviderError::Refused {
+            operation,
+            message: refusal.message,
+        })
+    }
+
+    async fn find_charge(
+        &self,
+        request: &ChargeRequest<'_>,
+    ) -> Result<Option<Checkout>, ProviderError> {
+        let [from, to] = [-1, 1].map(|side| (request.created_at + side * CHARGE_SPAN).to_string());
+        let fields = [
+            ("limit", "100"),
+            ("customer", SavedCard::parse(request.method).customer),
+            ("created[gte]", from.as_str()),
+            ("created[lte]", to.as_str()),
+            ("expand[]", "data.latest_charge"),
+        ];
+        let (operation, path) = ("to list payments", "/v1/payment_intents");
+        let answer = self
+            .call(operation, Method::GET, path, &fields, None)
+            .await?;
+        let list: StripeList<StripePayment> = read_answer(&answer, "list of payments")?;
+        let mut payments = list.data.into_iter();
+        let found = payments.find(|it| {
+            it.metadata
+                .get("order")
+                .is_some_and(|id| id == request.order)
+        });
+        Ok(found.map(StripePayment::into_checkout))
+    }
+
+    async fn forget_method(&self, method: &str) -> Result<(), ProviderError> {
+        let card = SavedCard::parse(method);
+        if !self.has_method(card).await? {
+            return Ok(());
+        }
+        let path = format!("/v1/payment_methods/{}/detach", encode(card.card));
+        let operation = "to remove a saved card";
+        self.call(operation, Method::POST, &path, &[], None)
+            .await
+            .map(drop)
     }
 
     async fn payments_between(
@@ -207,9 +412,7 @@ impl PaymentProvider for Stripe {
         let answer = self
             .call(operation, Method::GET, path, &fields, None)
             .await?;
-        let list: StripeList<StripePayment> = serde_json::from_slice(&answer).map_err(|error| {
-            ProviderError::Unavailable(format!("its answer is no list of payments: {error}"))
-        })?;
+        let list: StripeList<StripePayment> = read_answer(&answer, "list of payments")?;
         Ok(list.data.into_iter().map(Into::into).collect())
     }
 
@@ -245,6 +448,42 @@ impl PaymentProvider for Stripe {
 
 fn not_a_session(error: serde_json::Error) -> ProviderError {
     ProviderError::Unavailable(format!("its answer is no Checkout session: {error}"))
+}
+
+fn read_answer<T: DeserializeOwned>(answer: &[u8], what: &str) -> Result<T, ProviderError> {
+    serde_json::from_slice(answer)
+        .map_err(|error| ProviderError::Unavailable(format!("its answer is no {what}: {error}")))
+}
+
+/// Returns a card's name for people, such as `Visa ending in 4242`.
+fn card_label(card: &serde_json::Value) -> String {
+    let brand = card["brand"].as_str().unwrap_or("card");
+    let last4 = card["last4"].as_str().unwrap_or("");
+    let mut letters = brand.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    let brand: String = first.into_iter().chain(letters).collect();
+    let label = format!("{brand} ending in {last4}");
+    label.chars().take(MAX_LABEL_CHARS).collect()
+}
+
+/// A saved card and its customer. Outside this file it is the text `CUSTOMER:CARD`.
+#[derive(Debug, Clone, Copy)]
+struct SavedCard<'a> {
+    customer: &'a str,
+    card: &'a str,
+}
+
+impl<'a> SavedCard<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (customer, card) = text.split_once(':').unwrap_or(("", text));
+        Self { customer, card }
+    }
+}
+
+impl fmt::Display for SavedCard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.customer, self.card)
+    }
 }
 
 /// Prefix of a purchase's reference; the id of the payment intent follows.
@@ -381,10 +620,43 @@ struct StripePayment {
     status: String,
     amount: i64,
     currency: String,
+    livemode: bool,
     #[serde(default)]
     metadata: HashMap<String, String>,
     #[serde(default)]
     latest_charge: serde_json::Value,
+}
+
+impl StripePayment {
+    /// Converts the charge of a saved card, which has no Checkout session.
+    fn into_checkout(self) -> Checkout {
+        Checkout {
+            url: None,
+            state: match self.status.as_str() {
+                "succeeded" => CheckoutState::Paid,
+                "processing" => CheckoutState::Processing,
+                // Nobody has the secret by which its holder could go on with it.
+                _ => CheckoutState::Failed,
+            },
+            order: self.metadata.get("order").cloned(),
+            account: self.metadata.get("account").cloned(),
+            amount: Some(self.amount),
+            currency: Some(self.currency),
+            tax: None,
+            payment: Some(self.id.clone()),
+            is_live: self.livemode,
+            refunded: self.latest_charge["amount_refunded"].as_i64(),
+            disputes: Vec::new(),
+            receipt_url: receipt_url(&self.latest_charge),
+            id: self.id,
+        }
+    }
+}
+
+/// Returns the address of a charge's receipt. A page links to it, so no other scheme is accepted.
+fn receipt_url(charge: &serde_json::Value) -> Option<String> {
+    let url = charge["receipt_url"].as_str()?;
+    url.starts_with("https://").then(|| url.to_owned())
 }
 
 impl From<StripePayment> for ListedPayment {
@@ -436,15 +708,12 @@ impl StripeSession {
             (Some("complete"), _) => CheckoutState::Processing,
             _ => CheckoutState::Open,
         };
-        let (payment, refunded) = match self.payment_intent {
-            None => (None, None),
-            Some(PaymentIntent::Id(id)) => (Some(id), None),
+        let (payment, charge) = match self.payment_intent {
+            None => (None, serde_json::Value::Null),
+            Some(PaymentIntent::Id(id)) => (Some(id), serde_json::Value::Null),
             Some(PaymentIntent::Object {
                 id, latest_charge, ..
-            }) => {
-                let refunded = latest_charge["amount_refunded"].as_i64();
-                (Some(id), refunded)
-            }
+            }) => (Some(id), latest_charge),
         };
         let metadata = self.metadata.unwrap_or_default();
         Checkout {
@@ -458,8 +727,9 @@ impl StripeSession {
             tax: self.total_details.and_then(|details| details.amount_tax),
             payment,
             is_live: self.livemode,
-            refunded,
+            refunded: charge["amount_refunded"].as_i64(),
             disputes: Vec::new(),
+            receipt_url: receipt_url(&charge),
         }
     }
 }
@@ -489,6 +759,12 @@ impl StripeEvent {
             Ok(EventSubject::Checkout(session.into_checkout(state)))
         };
         let subject = match self.kind.as_str() {
+            "checkout.session.completed" | "checkout.session.expired"
+                if object["mode"] == "setup" =>
+            {
+                let id = object["id"].as_str().ok_or(EventError::Body)?;
+                EventSubject::Setup(id.to_owned())
+            }
             // The session shows whether the payment is complete or the bank must still confirm it.
             "checkout.session.completed" => session(object, None)?,
             "checkout.session.async_payment_succeeded" => {
@@ -537,28 +813,43 @@ impl StripeEvent {
     }
 }
 
-fn error_message(answer: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct StripeErrorAnswer {
-        error: StripeErrorDetail,
+/// An answer by which Stripe refuses a call.
+struct RefusedCall {
+    status: StatusCode,
+    code: String,
+    message: String,
+}
+
+impl RefusedCall {
+    fn new(status: StatusCode, answer: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct StripeErrorAnswer {
+            error: StripeErrorDetail,
+        }
+        #[derive(Deserialize, Default)]
+        struct StripeErrorDetail {
+            #[serde(default)]
+            code: Option<String>,
+            #[serde(default)]
+            message: String,
+        }
+        let detail = serde_json::from_slice::<StripeErrorAnswer>(answer)
+            .map(|answer| answer.error)
+            .unwrap_or_default();
+        // Stripe's message repeats a part of a wrong key, so words that look like keys are masked.
+        let words = detail.message.split_whitespace().map(|word| {
+            let is_key = ["sk_", "rk_", "pk_", "whsec_"]
+                .iter()
+                .any(|start| word.contains(start));
+            if is_key { "(key)" } else { word }
+        });
+        let message: String = words.collect::<Vec<_>>().join(" ");
+        Self {
+            status,
+            code: detail.code.unwrap_or_default(),
+            message: message.chars().take(MAX_MESSAGE_CHARS).collect(),
+        }
     }
-    #[derive(Deserialize)]
-    struct StripeErrorDetail {
-        #[serde(default)]
-        message: String,
-    }
-    let message = serde_json::from_slice::<StripeErrorAnswer>(answer)
-        .map(|answer| answer.error.message)
-        .unwrap_or_default();
-    // Stripe's message repeats a part of a wrong key, so words that look like keys are masked.
-    let words = message.split_whitespace().map(|word| {
-        let is_key = ["sk_", "rk_", "pk_", "whsec_"]
-            .iter()
-            .any(|start| word.contains(start));
-        if is_key { "(key)" } else { word }
-    });
-    let message: String = words.collect::<Vec<_>>().join(" ");
-    message.chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Payments against a provider that is played: what an event changes, however often, late, or out
 //! of order it comes. `tests/wire.rs` and `tests/load.rs` use a simulated Stripe instead.
 
+mod auto_topup;
 mod clawback;
 mod codes;
 mod load;
@@ -8,8 +9,9 @@ mod operators;
 mod wire;
 
 use super::provider::{
-    Checkout, CheckoutRequest, CheckoutState, Dispute, DisputeOutcome, EventError, EventSubject,
-    ListedPayment, PaymentProvider, ProviderError, ProviderEvent, Refunded,
+    ChargeOutcome, ChargeRequest, Checkout, CheckoutRequest, CheckoutState, Dispute,
+    DisputeOutcome, EventError, EventSubject, ListedPayment, MethodPage, PaymentProvider,
+    ProviderError, ProviderEvent, Refunded, SetupRequest, SetupState,
 };
 use super::service::Payments;
 use super::{EventOutcome, OrderRow, OrderState, PaymentError};
@@ -101,6 +103,7 @@ impl PaymentProvider for PlayedProvider {
                 is_live: false,
                 refunded: None,
                 disputes: Vec::new(),
+                receipt_url: None,
             };
             let mut checkouts = self.checkouts.lock().unwrap();
             checkouts.entry(id.clone()).or_insert_with(new).clone()
@@ -157,6 +160,26 @@ impl PaymentProvider for PlayedProvider {
                 .skip_while(|it| after.is_some_and(|id| it.id.as_str() <= id));
             rest.next().into_iter().collect()
         })
+    }
+
+    async fn create_setup(&self, _: &SetupRequest<'_>) -> Result<MethodPage, ProviderError> {
+        unreachable!("no test of this provider saves a card")
+    }
+
+    async fn setup(&self, _: &str) -> Result<SetupState, ProviderError> {
+        unreachable!("no test of this provider saves a card")
+    }
+
+    async fn charge(&self, _: &ChargeRequest<'_>) -> Result<ChargeOutcome, ProviderError> {
+        unreachable!("no test of this provider charges a card")
+    }
+
+    async fn find_charge(&self, _: &ChargeRequest<'_>) -> Result<Option<Checkout>, ProviderError> {
+        unreachable!("no test of this provider charges a card")
+    }
+
+    async fn forget_method(&self, _: &str) -> Result<(), ProviderError> {
+        unreachable!("no test of this provider saves a card")
     }
 
     fn read_event(&self, _: &HeaderMap, _: &[u8], _: i64) -> Result<ProviderEvent, EventError> {

@@ -6,6 +6,7 @@
 //! another site. This file must not decide how many credits a payment buys, and must not post
 //! entries; `payments` does both.
 
+use super::auto_topup::{self, AutoTopUpView};
 use super::blocking::run_blocking;
 use super::display::{BalanceAmount, Timestamp};
 use super::error::PageError;
@@ -49,6 +50,11 @@ const REDEEM_ADDRESS: AttemptLimit = AttemptLimit {
     count: 20,
     window_ms: 60_000,
 };
+/// Limit on an account's calls of the provider for its receipts.
+const RECEIPT_LIMIT: AttemptLimit = AttemptLimit {
+    count: 30,
+    window_ms: 60_000,
+};
 /// Age of an order in ms above which its payment counts as slow.
 const LONG_WAIT_MS: i64 = 10 * 60_000;
 
@@ -56,7 +62,13 @@ pub fn routes() -> Router<Arc<SidecarState>> {
     Router::new()
         .route("/dashboard/credits", get(show).post(order))
         .route("/dashboard/credits/redeem", post(redeem))
+        .route("/dashboard/credits/auto", post(save_auto_topup))
+        .route("/dashboard/credits/auto/stop", post(stop_auto_topup))
         .route("/dashboard/credits/{id}", get(receipt))
+        .route(
+            "/dashboard/credits/{id}/provider-receipt",
+            get(provider_receipt),
+        )
         .route("/webhooks/stripe", post(webhook))
 }
 
@@ -77,6 +89,12 @@ struct CreditsPage {
     redeemed: Option<BalanceAmount>,
     /// The order that the page is about, after the holder ordered or paid.
     notice: Option<OrderNotice>,
+    /// The automatic top-up, where it is offered or a card is saved.
+    auto: Option<AutoTopUpView>,
+    /// True if automatic top-ups are offered.
+    offers_auto: bool,
+    /// What happened to the automatic top-up.
+    auto_done: Option<&'static str>,
 }
 
 /// What credits cost.
@@ -116,6 +134,8 @@ pub(super) struct PaymentView {
     pub(super) bonus: Option<BalanceAmount>,
     pub(super) status: &'static str,
     is_paid: bool,
+    /// True if an automatic top-up charged a saved card.
+    pub(super) is_auto: bool,
     /// Address at which the payment can still be made, if it is open.
     checkout_url: Option<String>,
 }
@@ -132,6 +152,8 @@ struct OrderNotice {
 #[template(path = "payment_receipt.html")]
 struct PaymentReceiptPage {
     frame: Frame,
+    /// Reason for which the provider's receipt cannot be shown.
+    fault: Option<String>,
     payment: PaymentView,
     email: String,
     base_url: String,
@@ -152,6 +174,9 @@ struct CreditsQuery {
     /// Id of the code that the user has just redeemed.
     #[serde(default)]
     redeemed: String,
+    /// What the user has just done to the automatic top-up.
+    #[serde(default)]
+    card: String,
 }
 
 impl PaymentView {
@@ -170,13 +195,17 @@ impl PaymentView {
             bonus: optional(order.bonus),
             status: status_label(order),
             is_paid: order.state == OrderState::Paid,
-            checkout_url: (order.state == OrderState::Open).then(|| order.checkout_url.clone()),
+            is_auto: order.method.is_some(),
+            checkout_url: Some(order.checkout_url.clone())
+                .filter(|url| order.state == OrderState::Open && !url.is_empty()),
         }
     }
 }
 
 fn status_label(order: &OrderRow) -> &'static str {
     match order.state {
+        OrderState::Created | OrderState::Open if order.method.is_some() => "Being charged",
+        OrderState::Expired if order.method.is_some() => "Not charged",
         OrderState::Paid if order.refunded >= order.amount => "Refunded",
         OrderState::Paid if order.refunded > 0 => "Partly refunded",
         state => state.label(),
@@ -255,7 +284,15 @@ async fn show(
     let mut page = credits_page(&app, &user, &query.amount)?;
     page.redeemed = redeemed_credits(&app, &user, &query.redeemed)?;
     page.notice = order.as_ref().map(|order| OrderNotice::new(order, &query));
+    page.auto_done = match query.card.as_str() {
+        "on" => Some("Automatic top-up was saved."),
+        "off" => Some("Automatic top-up is off."),
+        _ => None,
+    };
+    let setup = page.auto.as_ref().and_then(|auto| auto.setup.as_ref());
     let refresh = match (&page.notice, &order) {
+        _ if query.card == "enter" => setup.map(|setup| format!("0; url={}", setup.url)),
+        _ if query.card == "saved" => setup.map(|setup| wait_seconds(setup.at_ms)),
         // The browser proceeds to the provider by itself; the page also has a link for the user.
         (
             Some(OrderNotice {
@@ -263,15 +300,7 @@ async fn show(
             }),
             _,
         ) if !query.pay.is_empty() => Some(format!("0; url={url}")),
-        (Some(notice), Some(order)) if notice.is_waiting => {
-            let is_long = now_ms() - order.created_at_ms > LONG_WAIT_MS;
-            let seconds = if is_long {
-                LONG_WAIT_SECONDS
-            } else {
-                WAIT_SECONDS
-            };
-            Some(seconds.to_string())
-        }
+        (Some(notice), Some(order)) if notice.is_waiting => Some(wait_seconds(order.created_at_ms)),
         _ => None,
     };
     let mut response = html(StatusCode::OK, &page);
@@ -279,6 +308,15 @@ async fn show(
         response.headers_mut().insert(header::REFRESH, refresh);
     }
     Ok(response)
+}
+
+/// The seconds after which a page reloads that has waited since a time.
+fn wait_seconds(since_ms: i64) -> String {
+    let seconds = match now_ms() - since_ms > LONG_WAIT_MS {
+        true => LONG_WAIT_SECONDS,
+        false => WAIT_SECONDS,
+    };
+    seconds.to_string()
 }
 
 /// The credits of a code that the user redeemed.
@@ -309,6 +347,10 @@ fn credits_page(
     let orders = app.payments.orders_of(&user.account.id, MAX_PAYMENTS)?;
     let balance = app.billing.balance(&user.account.id, now_ms())?;
     let settings = app.payments.settings();
+    let offers_auto = settings.as_ref().is_some_and(|it| it.auto_top_up);
+    let topup = app.payments.auto_topup(&user.account.id, now_ms())?;
+    let has_card = topup.as_ref().is_some_and(|it| it.row.method.is_some());
+    let auto = settings.as_ref().filter(|_| offers_auto || has_card);
     Ok(CreditsPage {
         frame: Frame::new("Credits", user),
         csrf: user.csrf.clone(),
@@ -317,6 +359,9 @@ fn credits_page(
         has_trial: balance
             .trial
             .is_some_and(|trial| trial.active && trial.credits_left.is_positive()),
+        auto: auto.map(|settings| AutoTopUpView::new(settings, topup)),
+        offers_auto,
+        auto_done: None,
         sale: settings.map(|settings| SaleView::new(&settings, amount)),
         payments: orders.iter().map(PaymentView::new).collect(),
         notice: None,
@@ -410,6 +455,30 @@ async fn place_order(
     }
 }
 
+async fn save_auto_topup(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let settings = sold(&app)?;
+    if !settings.auto_top_up {
+        return Err(PageError::NotFound);
+    }
+    let outcome = auto_topup::save(&app, &form, &settings).await;
+    form::respond(outcome, |fault| {
+        let mut page = credits_page(&app, &form.user, "")?;
+        page.auto = page.auto.map(|auto| auto.with_form(&form, fault));
+        Ok(page)
+    })
+}
+
+async fn stop_auto_topup(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    sold(&app)?;
+    auto_topup::stop(&app, &form).await
+}
+
 async fn redeem(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
@@ -467,19 +536,52 @@ async fn receipt(
     user: CurrentUser,
     Path(id): Path<String>,
 ) -> Result<Response, PageError> {
-    sold(&app)?;
-    let order = app
-        .payments
-        .order_of(&user.account.id, &id)?
+    let order = paid_order(&app, &user, &id)?;
+    Ok(html(StatusCode::OK, &receipt_page(&app, &user, &order)))
+}
+
+fn paid_order(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<OrderRow, PageError> {
+    sold(app)?;
+    let order = app.payments.order_of(&user.account.id, id)?;
+    order
         .filter(|order| order.state == OrderState::Paid)
-        .ok_or(PageError::NotFound)?;
-    let page = PaymentReceiptPage {
-        frame: Frame::new("Receipt of a payment", &user),
-        payment: PaymentView::new(&order),
+        .ok_or(PageError::NotFound)
+}
+
+fn receipt_page(app: &SidecarState, user: &CurrentUser, order: &OrderRow) -> PaymentReceiptPage {
+    PaymentReceiptPage {
+        frame: Frame::new("Receipt of a payment", user),
+        fault: None,
+        payment: PaymentView::new(order),
         email: user.account.email.clone(),
         base_url: app.settings.load().base_url.clone(),
+    }
+}
+
+/// Leads to the provider's own receipt, whose address can change.
+async fn provider_receipt(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    let order = paid_order(&app, &user, &id)?;
+    let key = ThrottleKey::AccountReadingReceipts(user.account.id.clone());
+    let fault = match app.throttle.try_acquire(&key, RECEIPT_LIMIT, now_ms()) {
+        Err(seconds) => format!("Too many receipts. Try again in {seconds} s."),
+        Ok(()) => match app.payments.receipt_url(&order).await {
+            Ok(Some(url)) => return Ok(Redirect::to(&url).into_response()),
+            Ok(None) => "The payment provider has no receipt for this payment.".to_owned(),
+            Err(error) => {
+                log::warn!("payments: cannot find the receipt of order {id}: {error}");
+                "The payment provider does not answer. Try again in a few minutes.".to_owned()
+            }
+        },
     };
-    Ok(html(StatusCode::OK, &page))
+    let page = PaymentReceiptPage {
+        fault: Some(fault),
+        ..receipt_page(&app, &user, &order)
+    };
+    Ok(html(StatusCode::BAD_GATEWAY, &page))
 }
 
 /// Handles the provider's webhook. It has no session, because the signature authenticates it.

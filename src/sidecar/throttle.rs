@@ -32,6 +32,8 @@ pub enum ThrottleKey {
     AccountResending(String),
     AccountRedeeming(String),
     AddressRedeeming(IpAddr),
+    AccountSettingUp(String),
+    AccountReadingReceipts(String),
 }
 
 /// A limit of `count` attempts in `window_ms`.

@@ -342,6 +342,95 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
     fleet.close();
 }
 
+/// Two sidecars that share a ledger in PostgreSQL. The first holds the ledger.
+struct TwoSidecars {
+    first: World,
+    second: World,
+    holder: Holder,
+    // Dropped last.
+    _stores: (PostgresServer, Server),
+}
+
+impl TwoSidecars {
+    fn start(stripe: &Stripe) -> Self {
+        let (postgres, redis) = (PostgresServer::start(), Server::start());
+        postgres.create_database("gateway");
+        let homes = format!(
+            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
+             ledger: {{kind: postgres, url: \"postgres://gateway@127.0.0.1:{}/gateway?sslmode=disable\", require_standby: false}}",
+            redis.port, postgres.port
+        );
+        let sidecar = || {
+            let plan = Plan::default()
+                .role("sidecar")
+                .edit("store: {kind: embedded}", &homes);
+            stripe.sells(plan).start()
+        };
+        let (first, second) = (sidecar(), sidecar());
+        wait_for("the second sidecar to be a standby", SOON, || {
+            second.log().contains("this one is a standby").then_some(())
+        });
+        // Requests go to the sidecars themselves: an edge would choose one.
+        let email = "a@example.test";
+        let form = format!("email={email}&password=a+long+password");
+        let signed_up = client::ask(first.sidecar, &Request::form("/dashboard/sign-up", &form));
+        assert_eq!(signed_up.status, 303, "{}", signed_up.text());
+        let cookie = signed_up
+            .header("set-cookie")
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned();
+        let page = client::ask(
+            first.sidecar,
+            &Request::get("/dashboard/credits").header("cookie", &cookie),
+        )
+        .text();
+        let start = page.find("name=\"csrf\" value=\"").expect("a form token") + 19;
+        let holder = Holder {
+            email: email.to_owned(),
+            cookie,
+            token: page[start..start + 64].to_owned(),
+        };
+        Self {
+            first,
+            second,
+            holder,
+            _stores: (postgres, redis),
+        }
+    }
+
+    /// Kills the first sidecar, and waits until the second holds the ledger.
+    fn fail_over(&mut self) {
+        self.first.kill();
+        self.first.forget();
+        wait_for("the second sidecar to hold the ledger", SOON, || {
+            self.second.holds_ledger().then_some(())
+        });
+    }
+}
+
+#[test]
+fn two_sidecars_charge_a_card_once_and_so_does_the_one_that_is_left() {
+    let stripe = Stripe::start();
+    let mut both = TwoSidecars::start(&stripe);
+    both.holder.set_auto_top_up(both.second.sidecar);
+    stripe.enter_card();
+    wait_for("the charge", SOON, || {
+        (both.holder.balance(&both.first) == 1_300 * CREDIT).then_some(())
+    });
+    assert_eq!(stripe.charges(), 1);
+    both.holder.spend(&both.first, 1_000, "spent");
+    both.fail_over();
+    // A charge that the first has begun is due again a minute after its order.
+    wait_for("the charge to be credited", 4 * SOON, || {
+        (both.holder.balance(&both.second) == 1_300 * CREDIT).then_some(())
+    });
+    assert_eq!(stripe.charges(), 2);
+    both.second.close();
+}
+
 #[test]
 fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
     let stripe = Stripe::start();
@@ -435,46 +524,13 @@ fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
 #[test]
 fn an_event_counts_once_when_two_sidecars_on_one_postgres_get_it_and_one_of_them_dies() {
     let stripe = Stripe::start();
-    let (postgres, redis) = (PostgresServer::start(), Server::start());
-    postgres.create_database("gateway");
-    let homes = format!(
-        "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
-         ledger: {{kind: postgres, url: \"postgres://gateway@127.0.0.1:{}/gateway?sslmode=disable\", require_standby: false}}",
-        redis.port, postgres.port
-    );
-    let sidecar = || {
-        let plan = Plan::default()
-            .role("sidecar")
-            .edit("store: {kind: embedded}", &homes);
-        stripe.sells(plan).start()
-    };
-    let (mut first, second) = (sidecar(), sidecar());
-    wait_for("the second sidecar to be a standby", SOON, || {
-        second.log().contains("this one is a standby").then_some(())
-    });
-    // Requests go to the sidecars themselves: an edge would choose one.
-    let email = "a@example.test";
-    let form = format!("email={email}&password=a+long+password");
-    let signed_up = client::ask(first.sidecar, &Request::form("/dashboard/sign-up", &form));
-    assert_eq!(signed_up.status, 303, "{}", signed_up.text());
-    let cookie = signed_up
-        .header("set-cookie")
-        .unwrap()
-        .split(';')
-        .next()
-        .unwrap()
-        .to_owned();
-    let page = client::ask(
-        first.sidecar,
-        &Request::get("/dashboard/credits").header("cookie", &cookie),
-    )
-    .text();
-    let start = page.find("name=\"csrf\" value=\"").expect("a form token") + 19;
-    let holder = Holder {
-        email: email.to_owned(),
-        cookie,
-        token: page[start..start + 64].to_owned(),
-    };
+    let mut both = TwoSidecars::start(&stripe);
+    let TwoSidecars {
+        first,
+        second,
+        holder,
+        ..
+    } = &both;
     assert_eq!(
         holder.order(second.sidecar, 50).unwrap().status,
         303,
@@ -495,18 +551,14 @@ fn an_event_counts_once_when_two_sidecars_on_one_postgres_get_it_and_one_of_them
         });
     };
     both_at_once(&[first.sidecar, second.sidecar, first.sidecar, second.sidecar]);
-    first.kill();
-    first.forget();
-    wait_for("the second sidecar to hold the ledger", SOON, || {
-        second.holds_ledger().then_some(())
-    });
+    both.fail_over();
     for event in &events {
         wait_for("the event to be taken", SOON, || {
-            (deliver(second.sidecar, event) == Some(200)).then_some(())
+            (deliver(both.second.sidecar, event) == Some(200)).then_some(())
         });
     }
-    assert_eq!(holder.bought(&second), 4_400 * CREDIT);
-    second.close();
+    assert_eq!(both.holder.bought(&both.second), 4_400 * CREDIT);
+    both.second.close();
 }
 
 #[test]
@@ -629,4 +681,82 @@ fn kept_credits(payment: &Value) -> i64 {
         i64::try_from(i128::from(all) * i128::from(minor) / i128::from(amount)).unwrap()
     };
     all - (share(number("refunded")) + share(number("disputed"))).min(all)
+}
+
+impl Holder {
+    /// Sets that ten dollars are charged below a balance of 1000 credits, and enters a card.
+    fn set_auto_top_up(&self, port: u16) {
+        let fields = format!(
+            "csrf={}&threshold=1000&auto_amount=10&per_month=100",
+            self.token
+        );
+        let form = Request::form("/dashboard/credits/auto", &fields).header("cookie", &self.cookie);
+        let answer = client::ask(port, &form);
+        assert_eq!(answer.status, 303, "{}", answer.text());
+    }
+
+    fn balance(&self, world: &World) -> i64 {
+        micro(&world.json(&["account", "show", &self.email])["balance"])
+    }
+
+    fn spend(&self, world: &World, credits: u32, reference: &str) {
+        let amount = format!("-{credits}");
+        world.json(&[
+            "ledger",
+            "adjust",
+            &self.email,
+            &amount,
+            "--ref",
+            reference,
+            "--reason",
+            "spent",
+        ]);
+    }
+}
+
+impl Stripe {
+    /// The holder enters a card on the newest page.
+    fn enter_card(&self) {
+        let session = self.sessions()[0]["id"].as_str().unwrap().to_owned();
+        self.act("set_up", &format!("session={session}"));
+    }
+
+    fn charges(&self) -> usize {
+        self.act("money", "").as_array().unwrap().len()
+    }
+}
+
+#[test]
+fn a_process_that_dies_at_any_step_of_an_automatic_top_up_charges_and_credits_once() {
+    if faketime().is_none() {
+        return;
+    }
+    let stripe = Stripe::start();
+    let mut world = stripe.sells(Plan::default()).start();
+    let holder = Holder::sign_up(&world, "a@example.test");
+    holder.set_auto_top_up(world.edge);
+    let mut minutes = 0;
+    for (count, point) in ["order_stored", "checkout_created", "payment_entered"]
+        .into_iter()
+        .enumerate()
+    {
+        world.restart_at(minutes, Some(point));
+        match count {
+            0 => stripe.enter_card(),
+            _ => holder.spend(&world, 1_000, point),
+        }
+        world.wait_killed();
+        let charged = count + usize::from(point != "order_stored");
+        assert_eq!(stripe.charges(), charged, "{point}");
+        // The poll of the order is due a minute after it.
+        minutes += 2;
+        world.restart_at(minutes, None);
+        wait_for("the charge to be credited", SOON, || {
+            let page = holder.page(&world);
+            let is_credited = holder.balance(&world) == 1_300 * CREDIT;
+            (is_credited && !page.contains("Being charged")).then_some(())
+        });
+        assert_eq!(stripe.charges(), count + 1, "{point}");
+    }
+    world.close();
 }

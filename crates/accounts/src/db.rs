@@ -9,6 +9,7 @@
 pub mod account_lifecycle;
 pub mod alerts;
 pub mod audit;
+pub mod auto_topup;
 pub mod codes;
 mod database;
 pub mod identities;

@@ -212,6 +212,8 @@ pub struct PaymentSettings {
     pub max: i64,
     /// Steps of the bonus, in ascending order of `from`.
     pub bonus: Vec<BonusStep>,
+    /// True if account holders can have their balance topped up from a saved card.
+    pub auto_top_up: bool,
     /// Maximum amount that one account can order in 24 hours, in minor units.
     pub per_account_per_day: i64,
     pub api: ProviderAddress,
@@ -325,6 +327,7 @@ impl ConfigValidator {
             min: min?,
             max: max?,
             bonus: bonus?,
+            auto_top_up: section.auto_top_up,
             per_account_per_day: per_account_per_day?,
             api: api?,
         };

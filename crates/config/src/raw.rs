@@ -161,6 +161,9 @@ pub struct PaymentOptions {
     /// provider.
     #[serde(default = "yes")]
     pub codes: bool,
+    /// Whether account holders can save a card and have their balance topped up from it.
+    #[serde(default = "yes")]
+    pub auto_top_up: bool,
     /// Secret or restricted API key of the provider: literal, `${ENV}` or `file:/path`. Never
     /// printed or logged.
     #[serde(default)]

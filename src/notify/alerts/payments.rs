@@ -52,7 +52,8 @@ impl PaymentNotice<'_> {
             "text": self.text,
             "page": format!("{}{page}", settings.base_url),
         });
-        let data: Value = json!({"text": self.text, "payment_id": self.order.map(|order| &order.id)});
+        let data: Value =
+            json!({"text": self.text, "payment_id": self.order.map(|order| &order.id)});
         let rules = AlertRules {
             mail: true,
             ..AlertRules::default()

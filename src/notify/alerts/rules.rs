@@ -91,6 +91,8 @@ pub enum FiredRule {
     Spend,
     /// The account holder ordered credits, and the payment failed.
     PaymentFailed,
+    /// A charge failed, and the gateway turned the automatic top-up off.
+    AutoTopUpStopped,
     /// A payment differs from its order and was not credited.
     PaymentRefused,
     /// The bank of an account holder has taken a payment back.
@@ -113,10 +115,11 @@ const CREDITS_PAGE: &str = "/dashboard/credits";
 const OPERATORS_PAYMENTS_PAGE: &str = "/dashboard/operator/payments";
 
 impl FiredRule {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::LowBalance,
         Self::Spend,
         Self::PaymentFailed,
+        Self::AutoTopUpStopped,
         Self::PaymentRefused,
         Self::PaymentDisputed,
         Self::PaymentsDiffer,
@@ -144,6 +147,13 @@ impl FiredRule {
                 event: "payment.failed",
                 label: "Payment failed",
                 subject: "A payment of yours failed: no credits were added",
+                page: CREDITS_PAGE,
+            },
+            Self::AutoTopUpStopped => RuleRow {
+                name: "auto_topup_stopped",
+                event: "payment.auto_topup_stopped",
+                label: "Automatic top-up stopped",
+                subject: "A charge failed, and automatic top-up is off",
                 page: CREDITS_PAGE,
             },
             Self::PaymentRefused => RuleRow {

@@ -157,11 +157,12 @@ fn a_dispute_takes_money_unless_it_is_only_a_question() {
 fn an_error_names_the_reason_and_no_key() {
     let answer =
         br#"{"error":{"message":"Invalid API Key provided: sk_test_abcd (see the docs)"}}"#;
+    let message = |answer: &[u8]| RefusedCall::new(StatusCode::BAD_REQUEST, answer).message;
     assert_eq!(
-        error_message(answer),
+        message(answer),
         "Invalid API Key provided: (key) (see the docs)"
     );
-    assert_eq!(error_message(b"<html>"), "");
+    assert_eq!(message(b"<html>"), "");
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub async fn sim_world(folder: TempDir, change: &[(&str, &str)]) -> SimWorld {
     SimWorld { world, stripe }
 }
 
-async fn sim() -> SimWorld {
+pub async fn sim() -> SimWorld {
     sim_world(tempfile::tempdir().unwrap(), &[]).await
 }
 
@@ -61,7 +61,7 @@ pub fn receive(
 }
 
 impl SimWorld {
-    fn events(&self) -> Vec<SignedEvent> {
+    pub fn events(&self) -> Vec<SignedEvent> {
         self.stripe.take_deliveries(DeliveryPlan::default())
     }
 
@@ -75,7 +75,7 @@ impl SimWorld {
     }
 
     /// Delivers all events that Stripe has, in order. Returns the types of those that were refused.
-    fn deliver(&self) -> Vec<String> {
+    pub fn deliver(&self) -> Vec<String> {
         let events = self.events().into_iter();
         let refused = events.filter(|event| self.receive(event).is_err());
         refused.map(|event| event.kind).collect()
@@ -86,19 +86,19 @@ impl SimWorld {
         self.stripe.pay(session, PaymentWay::Card).unwrap()
     }
 
-    fn order_now(&self, order: &OrderRow) -> OrderRow {
+    pub fn order_now(&self, order: &OrderRow) -> OrderRow {
         let rows = self.world.accounts.database().payments();
         rows.order(&order.id).unwrap().unwrap()
     }
 
     /// Polls all orders now, whatever their time.
-    async fn poll(&self) {
+    pub async fn poll(&self) {
         self.world
             .sql("UPDATE payment_order SET next_poll_at_ms = 0 WHERE next_poll_at_ms IS NOT NULL");
         self.world.payments.poll_due(now_ms()).await.unwrap();
     }
 
-    fn fault(&self, fault: SimStripeFault) {
+    pub fn fault(&self, fault: SimStripeFault) {
         let path = "/v1/".to_owned();
         let times = 1;
         self.stripe.add_fault(SimStripeFault {

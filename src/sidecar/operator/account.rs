@@ -7,6 +7,7 @@
 
 use super::super::account::require_recent_password;
 use super::super::authz::{Operator, OperatorForm, may_administer};
+use super::super::auto_topup::describe_terms;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
@@ -23,6 +24,7 @@ use crate::billing::corrections::{
 };
 use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::document;
+use crate::payments::AutoTopUp;
 use accounts::{
     Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose, MAX_KEY_NAME_CHARS,
     NewKey, RateSettings, Role,
@@ -33,6 +35,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use base::clock::now_ms;
+use config::payments::write_money;
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, PostingResult};
@@ -108,6 +111,8 @@ pub struct OperatorAccountPage {
     roles: Vec<RoleChoice>,
     /// True if the account is the user's own.
     is_own: bool,
+    /// The automatic top-up, if its holder has set one.
+    auto_topup: Option<String>,
     balance: BalanceAmount,
     held: BalanceAmount,
     available: BalanceAmount,
@@ -196,12 +201,14 @@ pub fn page(
         .entries(&account.id, None, MAX_ENTRY_ROWS)?;
     let entries = entries.iter().map(|entry| entry_row(app, entry));
     let (usage, spent) = usage(app, &account.id, now_ms)?;
+    let auto_topup = app.payments.auto_topup(&account.id, now_ms)?;
     Ok(OperatorAccountPage {
         frame: Frame::new("Account", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         roles: role_choices(account.role),
         is_own: user.account.id == account.id,
+        auto_topup: auto_topup.map(describe_auto_topup),
         balance: BalanceAmount(balance.balance),
         held: BalanceAmount(balance.held),
         available: BalanceAmount(balance.available),
@@ -236,6 +243,20 @@ pub fn page(
         reason_max: MAX_REASON_CHARS,
         account,
     })
+}
+
+fn describe_auto_topup(AutoTopUp { row, history }: AutoTopUp) -> String {
+    let card = row.method.map_or("no card".to_owned(), |(_, label)| label);
+    let state = match (row.is_on, row.stopped.as_str()) {
+        (true, _) => "on".to_owned(),
+        (false, "") => "off".to_owned(),
+        (false, why) => format!("off ({why})"),
+    };
+    format!(
+        "{state}; {}; {card}; this month {}",
+        describe_terms(&row.terms),
+        write_money(&row.terms.currency, history.month_sum)
+    )
 }
 
 fn entry_row(app: &SidecarState, entry: &LedgerEntry) -> Result<AccountEntryRow, StoreError> {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 36] = [
+pub const ACTS: [(&str, &str); 39] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -41,6 +41,9 @@ pub const ACTS: [(&str, &str); 36] = [
     ("code.create", "Codes created"),
     ("code.void", "Codes voided"),
     ("code.redeem", "Code redeemed"),
+    ("auto-topup.set", "Automatic top-up set"),
+    ("auto-topup.card", "Card saved"),
+    ("auto-topup.stop", "Automatic top-up off"),
     ("account.read", "Account read"),
     ("key.create", "Key created"),
     ("key.set", "Key changed"),
@@ -351,6 +354,29 @@ impl Line<'_> {
                 let reference = self.reference();
                 let verb = self.verb("refund", "refunded");
                 format!("{verb} {amount} the payment {object} of {whom}{reference}")
+            }
+            "auto-topup.set" => format!(
+                "set the automatic top-up of {}: {} below {} credits, at most {} a month",
+                self.whom(),
+                self.word("amount"),
+                self.word("below"),
+                self.word("per_month")
+            ),
+            "auto-topup.card" => format!(
+                "saved a card and turned automatic top-up on for {}: {}",
+                self.whom(),
+                self.word("card")
+            ),
+            "auto-topup.stop" => {
+                let why = match self.word("why") {
+                    why if why.is_empty() => String::new(),
+                    why => format!(": {why}"),
+                };
+                let card = match after["removes_card"] == true {
+                    true => ", and removed the card",
+                    false => "",
+                };
+                format!("turned automatic top-up off for {}{card}{why}", self.whom())
             }
             "code.create" => format!(
                 "created {} codes of {} credits, {object}",

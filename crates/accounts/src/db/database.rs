@@ -30,10 +30,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("012_payment_refunds.sql"),
     include_str!("013_codes.sql"),
     include_str!("014_clawbacks.sql"),
+    include_str!("015_auto_topup.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 20] = [
+const COPIED_TABLES: [&str; 22] = [
     "account",
     "api_key",
     "change",
@@ -54,6 +55,8 @@ const COPIED_TABLES: [&str; 20] = [
     "payment_refund",
     "payment_reconciliation",
     "credit_code",
+    "auto_topup",
+    "method_removal",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -11,7 +11,7 @@ use credits::money::Micro;
 use ledger::StoreError;
 use ledger::audit::{PaidOrder, ShopRows};
 use ledger::sqlite::missing;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -115,7 +115,8 @@ pub struct OrderRow {
     pub credits: Micro,
     pub bonus: Micro,
     pub state: OrderState,
-    /// The provider's id of the checkout, once the provider has created one.
+    /// The provider's id of the checkout, or of the charge of a saved method, once the provider has
+    /// created one.
     pub checkout: Option<String>,
     /// Address of the checkout page; empty without one.
     pub checkout_url: String,
@@ -133,6 +134,9 @@ pub struct OrderRow {
     pub written_off: Micro,
     /// Reason for a failure, or a note for the operator; may be empty.
     pub note: String,
+    /// The saved payment method that an automatic top-up charges, as the provider names it. `None`
+    /// if the order has a checkout page.
+    pub method: Option<String>,
 }
 
 impl OrderRow {
@@ -175,9 +179,11 @@ pub enum InsertOrderOutcome {
         left: i64,
     },
     TooMany,
+    /// An automatic top-up is off, or its next charge is not due yet.
+    NotDue,
 }
 
-pub(super) const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note, disputes, clawback";
+pub(super) const COLUMNS: &str = "id, account, amount, currency, credits, bonus, state, checkout, checkout_url, payment, created_at_ms, paid_at_ms, polls, tax, refunded, written_off, note, disputes, clawback, method";
 
 pub(super) fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
     let state: String = row.get(6)?;
@@ -203,6 +209,7 @@ pub(super) fn order_row(row: &Row<'_>) -> rusqlite::Result<OrderRow> {
         // The column contains nothing else.
         disputes: serde_json::from_str(&row.get::<_, String>(17)?).unwrap_or_default(),
         clawback: ClawbackState::from_name(&row.get::<_, String>(18)?),
+        method: row.get(19)?,
     })
 }
 
@@ -216,52 +223,7 @@ impl PaymentRows<'_> {
         limits: OrderLimits,
     ) -> Result<InsertOrderOutcome, StoreError> {
         self.0.write("store an order of credits", |transaction| {
-            let is_active: Option<bool> = transaction
-                .query_row(
-                    "SELECT status = 'active' FROM account WHERE id = ?1 AND deleted_at_ms IS NULL",
-                    [&row.account],
-                    first_column,
-                )
-                .optional()?;
-            match is_active {
-                None => return Ok(InsertOrderOutcome::NoAccount),
-                Some(false) => return Ok(InsertOrderOutcome::Suspended),
-                Some(true) => {}
-            }
-            let recent: u64 = transaction.query_row(
-                "SELECT count(*) FROM payment_order WHERE account = ?1 AND created_at_ms > ?2",
-                params![row.account, limits.count_since_ms],
-                count,
-            )?;
-            if recent >= limits.count {
-                return Ok(InsertOrderOutcome::TooMany);
-            }
-            // Amounts have at most eight digits, so an account's sum cannot overflow.
-            let ordered: i64 = transaction.query_row(
-                "SELECT ifnull(sum(amount), 0) FROM payment_order
-                 WHERE account = ?1 AND created_at_ms > ?2 AND state NOT IN ('expired', 'failed')",
-                params![row.account, limits.since_ms],
-                first_column,
-            )?;
-            if ordered.saturating_add(row.amount) > limits.amount {
-                let left = limits.amount.saturating_sub(ordered).max(0);
-                return Ok(InsertOrderOutcome::OverAmount { left });
-            }
-            transaction.execute(
-                "INSERT INTO payment_order(id, account, amount, currency, credits, bonus, created_at_ms, next_poll_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                params![
-                    row.id,
-                    row.account,
-                    row.amount,
-                    row.currency,
-                    row.credits,
-                    row.bonus,
-                    row.created_at_ms,
-                    next_poll_at_ms
-                ],
-            )?;
-            Ok(InsertOrderOutcome::Done)
+            insert_order(transaction, row, next_poll_at_ms, limits)
         })
     }
 
@@ -511,6 +473,61 @@ impl PaymentRows<'_> {
     }
 }
 
+pub(super) fn insert_order(
+    transaction: &Transaction<'_>,
+    row: &OrderRow,
+    next_poll_at_ms: i64,
+    limits: OrderLimits,
+) -> rusqlite::Result<InsertOrderOutcome> {
+    let is_active: Option<bool> = transaction
+        .query_row(
+            "SELECT status = 'active' FROM account WHERE id = ?1 AND deleted_at_ms IS NULL",
+            [&row.account],
+            first_column,
+        )
+        .optional()?;
+    match is_active {
+        None => return Ok(InsertOrderOutcome::NoAccount),
+        Some(false) => return Ok(InsertOrderOutcome::Suspended),
+        Some(true) => {}
+    }
+    let recent: u64 = transaction.query_row(
+        "SELECT count(*) FROM payment_order WHERE account = ?1 AND created_at_ms > ?2",
+        params![row.account, limits.count_since_ms],
+        count,
+    )?;
+    if recent >= limits.count {
+        return Ok(InsertOrderOutcome::TooMany);
+    }
+    // Amounts have at most eight digits, so an account's sum cannot overflow.
+    let ordered: i64 = transaction.query_row(
+        "SELECT ifnull(sum(amount), 0) FROM payment_order
+         WHERE account = ?1 AND created_at_ms > ?2 AND state NOT IN ('expired', 'failed')",
+        params![row.account, limits.since_ms],
+        first_column,
+    )?;
+    if ordered.saturating_add(row.amount) > limits.amount {
+        let left = limits.amount.saturating_sub(ordered).max(0);
+        return Ok(InsertOrderOutcome::OverAmount { left });
+    }
+    transaction.execute(
+        "INSERT INTO payment_order(id, account, amount, currency, credits, bonus, created_at_ms, next_poll_at_ms, method)
+         VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            row.id,
+            row.account,
+            row.amount,
+            row.currency,
+            row.credits,
+            row.bonus,
+            row.created_at_ms,
+            next_poll_at_ms,
+            row.method
+        ],
+    )?;
+    Ok(InsertOrderOutcome::Done)
+}
+
 /// Returns the orders that have a payment, and the redeemed codes. `None` without an `app.db` of
 /// this version.
 ///
@@ -522,7 +539,7 @@ pub fn shop_rows(dir: &Path) -> Result<Option<ShopRows>, StoreError> {
     };
     let rows = || -> rusqlite::Result<_> {
         let mut columns = connection
-            .prepare("SELECT 1 FROM pragma_table_info('payment_order') WHERE name = 'clawback'")?;
+            .prepare("SELECT 1 FROM pragma_table_info('payment_order') WHERE name = 'method'")?;
         if !columns.exists([])? {
             return Ok(None);
         }

@@ -22,6 +22,10 @@ pub struct AlertRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct AuditRows<'a>(pub(crate) &'a AppDb);
 
+/// Reads and writes automatic top-ups and saved payment methods.
+#[derive(Clone, Copy)]
+pub struct AutoTopUpRows<'a>(pub(crate) &'a AppDb);
+
 /// Reads and writes one-time links and verified e-mails.
 #[derive(Clone, Copy)]
 pub struct LinkRows<'a>(pub(crate) &'a AppDb);
@@ -71,6 +75,10 @@ impl AppDb {
 
     pub fn audit(&self) -> AuditRows<'_> {
         AuditRows(self)
+    }
+
+    pub fn auto_topups(&self) -> AutoTopUpRows<'_> {
+        AutoTopUpRows(self)
     }
 
     pub fn identities(&self) -> IdentityRows<'_> {
