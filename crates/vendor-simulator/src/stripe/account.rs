@@ -269,72 +269,14 @@ impl StripeState {
         form: &StripeForm,
         caller: StripeCaller,
     ) -> Result<Value, StripeRefusal> {
-        let is_setup = match form.get("mode") {
-            Some("payment") => false,
-            Some("setup") => true,
-            _ => {
-                let message = "The simulator has the modes payment and setup only";
-                return Err(StripeRefusal::invalid("parameter_invalid", "mode", message));
-            }
-        };
-        let other_mode = match is_setup {
-            true => &[
-                "line_items",
-                "payment_intent_data",
-                "invoice_creation",
-                "submit_type",
-            ][..],
-            false => &["setup_intent_data"],
-        };
-        for name in other_mode {
-            if form
-                .iter()
-                .any(|(sent, _)| sent.split('[').next() == Some(*name))
-            {
-                let mode = form.get("mode").unwrap_or_default();
-                let message = format!("You can not pass `{name}` in `{mode}` mode.");
-                return Err(StripeRefusal::invalid("parameter_invalid", name, message));
-            }
-        }
-        let missing = |name: &str| {
-            let message = format!("Missing required param: {name}.");
-            StripeRefusal::invalid("parameter_missing", name, message)
-        };
+        let is_setup = is_setup_mode(form)?;
         let has_types = ["payment_method_types[0]", "allowed_payment_method_types[0]"]
             .iter()
             .any(|name| form.get(name).is_some());
         if is_setup && !has_types && form.get("currency").is_none() {
             return Err(missing("currency"));
         }
-        let (mut total, mut currency) = (0_i64, None);
-        for index in 0.. {
-            let name = |rest: &str| format!("line_items[{index}]{rest}");
-            if !form.iter().any(|(sent, _)| sent.starts_with(&name("["))) {
-                break;
-            }
-            let amount = form
-                .integer(&name("[price_data][unit_amount]"))
-                .ok_or_else(|| missing(&name("[price_data][unit_amount]")))?;
-            let quantity = form
-                .integer(&name("[quantity]"))
-                .ok_or_else(|| missing(&name("[quantity]")))?;
-            let code = form
-                .get(&name("[price_data][currency]"))
-                .ok_or_else(|| missing(&name("[price_data][currency]")))?;
-            form.get(&name("[price_data][product_data][name]"))
-                .ok_or_else(|| missing(&name("[price_data][product_data]")))?;
-            if currency.is_some_and(|known| known != code) {
-                let message =
-                    "All prices on a Checkout Session must be expressed in the same currency";
-                return Err(StripeRefusal::invalid(
-                    "parameter_invalid",
-                    "line_items",
-                    message,
-                ));
-            }
-            currency = Some(code);
-            total = total.saturating_add(amount.saturating_mul(quantity));
-        }
+        let (total, currency) = line_items_total(form)?;
         if !is_setup {
             let currency = currency.ok_or_else(|| missing("line_items"))?;
             currency::check_amount(currency, total, "line_items")?;
@@ -792,6 +734,76 @@ impl StripeState {
         self.insert(objects::event(&event, kind, &object, now_s(), is_live));
         self.undelivered.push(event);
     }
+}
+
+fn missing(name: &str) -> StripeRefusal {
+    let message = format!("Missing required param: {name}.");
+    StripeRefusal::invalid("parameter_missing", name, message)
+}
+
+/// Returns whether a checkout saves a card instead of paying. Refuses parameters of the other mode.
+fn is_setup_mode(form: &StripeForm) -> Result<bool, StripeRefusal> {
+    let is_setup = match form.get("mode") {
+        Some("payment") => false,
+        Some("setup") => true,
+        _ => {
+            let message = "The simulator has the modes payment and setup only";
+            return Err(StripeRefusal::invalid("parameter_invalid", "mode", message));
+        }
+    };
+    let other_mode = match is_setup {
+        true => &[
+            "line_items",
+            "payment_intent_data",
+            "invoice_creation",
+            "submit_type",
+        ][..],
+        false => &["setup_intent_data"],
+    };
+    for name in other_mode {
+        if form
+            .iter()
+            .any(|(sent, _)| sent.split('[').next() == Some(*name))
+        {
+            let mode = form.get("mode").unwrap_or_default();
+            let message = format!("You can not pass `{name}` in `{mode}` mode.");
+            return Err(StripeRefusal::invalid("parameter_invalid", name, message));
+        }
+    }
+    Ok(is_setup)
+}
+
+/// Returns the sum of a checkout's line items in minor units, and their currency.
+fn line_items_total(form: &StripeForm) -> Result<(i64, Option<&str>), StripeRefusal> {
+    let (mut total, mut currency) = (0_i64, None);
+    for index in 0.. {
+        let name = |rest: &str| format!("line_items[{index}]{rest}");
+        if !form.iter().any(|(sent, _)| sent.starts_with(&name("["))) {
+            break;
+        }
+        let amount = form
+            .integer(&name("[price_data][unit_amount]"))
+            .ok_or_else(|| missing(&name("[price_data][unit_amount]")))?;
+        let quantity = form
+            .integer(&name("[quantity]"))
+            .ok_or_else(|| missing(&name("[quantity]")))?;
+        let code = form
+            .get(&name("[price_data][currency]"))
+            .ok_or_else(|| missing(&name("[price_data][currency]")))?;
+        form.get(&name("[price_data][product_data][name]"))
+            .ok_or_else(|| missing(&name("[price_data][product_data]")))?;
+        if currency.is_some_and(|known| known != code) {
+            let message = "All prices on a Checkout Session must be expressed in the same currency";
+            return Err(StripeRefusal::invalid(
+                "parameter_invalid",
+                "line_items",
+                message,
+            ));
+        }
+        currency = Some(code);
+        total = total.saturating_add(amount.saturating_mul(quantity));
+    }
+    Ok((total, currency))
 }
 
 /// Types of objects, and the paths of their lists.
