@@ -4,7 +4,7 @@
 
 use super::account::{CommandContext, command_line_actor, print};
 use crate::document;
-use crate::payments::{FULL_REFUND, OrderState, Payments};
+use crate::payments::{FULL_REFUND, OrderState, PaymentRefund, Payments};
 use accounts::db::payment_book::OrderFilter;
 use accounts::db::payments::ClawbackState;
 use anyhow::{Context as _, bail};
@@ -140,20 +140,8 @@ pub fn run(
                 &reference,
             ))?
             .with_context(|| format!("cannot refund the payment {}", order.id))?;
-            let value = document::payment_refund(&done);
-            let rest = match done.order.clawback {
-                ClawbackState::None => "",
-                ClawbackState::Open | ClawbackState::Held => {
-                    "; running requests hold some of its credits: the gateway takes them when the requests have ended, and until then the account begins no new ones"
-                }
-            };
-            let text = format!(
-                "{} of {} refunded, reference {reference}{}{rest}\n",
-                write_money(&done.order.currency, done.refund.amount),
-                done.order.id,
-                if done.is_new { "" } else { " (done before)" }
-            );
-            print(context.json, &value, &text)?;
+            let text = describe_refund(&done, &reference);
+            print(context.json, &document::payment_refund(&done), &text)?;
         }
         PaymentsCommand::Reconcile { days } => {
             let payments = open(file, context)?;
@@ -178,6 +166,21 @@ pub fn run(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn describe_refund(done: &PaymentRefund, reference: &str) -> String {
+    let rest = match done.order.clawback {
+        ClawbackState::None => "",
+        ClawbackState::Open | ClawbackState::Held => {
+            "; running requests hold some of its credits: the gateway takes them when the requests have ended, and until then the account begins no new ones"
+        }
+    };
+    format!(
+        "{} of {} refunded, reference {reference}{}{rest}\n",
+        write_money(&done.order.currency, done.refund.amount),
+        done.order.id,
+        if done.is_new { "" } else { " (done before)" }
+    )
 }
 
 fn find(

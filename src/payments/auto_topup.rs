@@ -376,7 +376,7 @@ impl Payments {
         match provider.charge(&request).await {
             Ok(ChargeOutcome::Made(charge)) => {
                 failpoint::hit(Point::CheckoutCreated);
-                self.settle_charge(order, charge, now_ms).await
+                self.settle_charge(order, *charge, now_ms).await
             }
             Ok(ChargeOutcome::Declined(decline)) => {
                 let order = order.clone();

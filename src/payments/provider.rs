@@ -73,7 +73,7 @@ pub struct ChargeRequest<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChargeOutcome {
     /// The charge was made. Its id is that of the checkout.
-    Made(Checkout),
+    Made(Box<Checkout>),
     /// Nothing was charged.
     Declined(Decline),
 }

@@ -332,7 +332,7 @@ impl PaymentProvider for Stripe {
         let refusal = match self.try_call(operation, method, path, &fields, key).await? {
             Ok(answer) => {
                 let payment: StripePayment = read_answer(&answer, "payment")?;
-                return Ok(ChargeOutcome::Made(payment.into_checkout()));
+                return Ok(ChargeOutcome::Made(Box::new(payment.into_checkout())));
             }
             Err(refusal) => refusal,
         };
