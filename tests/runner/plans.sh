@@ -9,15 +9,15 @@ plan_full() {
   stage "build"                                     $(build_budget 180 250)  - build
   if built; then
     { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
-    { stage "SDKs for Python"                       360   65  170 python_sdks
+    { stage "SDKs for Python"                       400   80  170 python_sdks
       stage "SDKs for Node.js"                       70   30  70 node_sdks
       stage "Rust tests over HTTP/2"                150   70  430 rust_tests_over_h2
       stage "SDKs for Node.js over HTTP/2"           70   30  70 over_h2 node_sdks ; } &
-    { stage "dashboard in a browser"                280  120  80 browser
+    { stage "dashboard in a browser"                340  150  90 browser
       stage "terminal agents"                       180   70  100 agents
       stage "scripts/run"                            30   10  - try_out ; } &
     { stage "lints"                                 560  200  - lint
-      stage "documentation tests"                    30   10  - doc_tests ; } &
+      stage "documentation tests"                    90   10  - doc_tests ; } &
   fi
   wait
 }
