@@ -47,8 +47,9 @@ pub(in crate::edge) struct PendingFallback {
 
 impl Fallbacks {
     /// Returns the models that could answer `request` as well, and the quote of the most expensive
-    /// of all. A request that is strict or for completions gets only the model that it names. Models
-    /// that the key may not use, and models for which the request cannot be encoded, are left out.
+    /// of all. A request that is strict or for completions gets only the model that it names.
+    /// Models that the key may not use, and models for which the request cannot be encoded, are
+    /// left out.
     pub(in crate::edge) fn from_request(
         request: &OutboundRequest<'_>,
         principal: &Principal,
