@@ -10,8 +10,12 @@ import openai
 import pytest
 import voyageai
 
-from gateway import BASE_URL, METERED, SIMULATOR_URL, TLS, chat_client, settled_credits
+from gateway import BASE_URL, METERED, TLS, chat_client, settled_credits
 
+# A simulated vendor that never speaks TLS.
+VENDOR_URL = os.environ.get("GATEWAY_STRIPE_URL")
+if not VENDOR_URL:
+    raise RuntimeError("GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe")
 VENDOR_KEY = "sim-beta-key"
 TOKEN_IDS = [15339, 1917, 0]
 
@@ -21,7 +25,7 @@ def upstream(model: str) -> str:
 
 
 def vendor_client() -> openai.OpenAI:
-    return chat_client(VENDOR_KEY, base_url=f"{SIMULATOR_URL}/v1")
+    return chat_client(VENDOR_KEY, base_url=f"{VENDOR_URL}/v1")
 
 
 def renamed(answer, model: str) -> dict:
@@ -75,7 +79,7 @@ def test_reranking_with_cohere_costs_search_units(account):
         texts = ["first text", "second text", "third text"]
         return client.rerank(model=model, query="which?", documents=texts, top_n=2).model_dump()
 
-    own = rank(SIMULATOR_URL, VENDOR_KEY, upstream("beta-rank"))
+    own = rank(VENDOR_URL, VENDOR_KEY, upstream("beta-rank"))
     before = balance(account)
     assert rank(BASE_URL, account.key, "beta-rank") == own
     assert before - balance(account) == Decimal("0.2"), "1 000 search units cost 200 credits"
@@ -90,7 +94,7 @@ def test_reranking_with_voyage_costs_tokens(account, monkeypatch):
         client = voyageai.Client(api_key=key, base_url=f"{address}/v1")
         return client.rerank("which?", ["first text", "second text"], model=model, top_k=1)
 
-    own = rank(SIMULATOR_URL, VENDOR_KEY, upstream("beta-rank-2"))
+    own = rank(VENDOR_URL, VENDOR_KEY, upstream("beta-rank-2"))
     before = balance(account)
     found = rank(BASE_URL, account.key, "beta-rank-2")
     assert (found.results, found.total_tokens) == (own.results, own.total_tokens)
