@@ -6,12 +6,11 @@ import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { after, before, test } from 'node:test';
 
-import { BASE_URL, command, eventually } from '../world/client.mjs';
+import { BASE_URL, actAtStripe, command, eventually, stripeUrl } from '../world/client.mjs';
 import { judge, launch, person } from './browser.mjs';
 
 const SECRET = 'whsec_sdk'; // as tests/world/run.mjs has it
-const STRIPE_URL = process.env.GATEWAY_STRIPE_URL;
-if (!STRIPE_URL) throw new Error('GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe');
+const STRIPE_URL = stripeUrl();
 const PHONE = { width: 390, height: 844 };
 
 let browser;
@@ -20,16 +19,9 @@ before(async () => {
 });
 after(() => browser?.close());
 
-/** Does what people do at Stripe, or takes the events. */
-async function act(page, form) {
-  const answer = await fetch(`${STRIPE_URL}/_sim/stripe/${page}`, { method: 'POST', body: new URLSearchParams(form) });
-  assert.equal(answer.status, 200, page);
-  return answer.json();
-}
-
 /** Delivers all events that Stripe has not delivered. */
 async function deliver() {
-  for (const { body, signature } of await act('deliveries', { secret: SECRET })) {
+  for (const { body, signature } of await actAtStripe('deliveries', { secret: SECRET })) {
     const headers = { 'stripe-signature': signature };
     const answer = await fetch(`${BASE_URL}/webhooks/stripe`, { method: 'POST', body, headers });
     assert.equal(answer.status, 200, body);
@@ -63,7 +55,7 @@ async function shopper(args = [], options = {}) {
 /** Does something on Stripe's page as the person, and goes back. Returns what Stripe answers. */
 async function atStripe(page, what) {
   await page.waitForURL(/checkout\.stripe\.com/);
-  const done = await act(what, { session: page.url().match(/\/c\/pay\/(\w+)/)[1] });
+  const done = await actAtStripe(what, { session: page.url().match(/\/c\/pay\/(\w+)/)[1] });
   await page.getByRole('link', { name: 'Back to the shop' }).click();
   await page.waitForURL((url) => url.pathname === '/dashboard/credits');
   return done;

@@ -8,10 +8,20 @@ import { promisify } from 'node:util';
 
 const run = promisify(execFile);
 
-function setting(name) {
+function setting(name, how = '') {
   const value = process.env[name];
-  if (!value) throw new Error(`${name} is not set: start the suite by tests/world/run.mjs`);
+  if (!value) throw new Error(`${name} is not set: start the suite by tests/world/run.mjs${how}`);
   return value;
+}
+
+/** Address of the simulator that plays Stripe, and any vendor without TLS. */
+export const stripeUrl = () => setting('GATEWAY_STRIPE_URL', ' with GATEWAY_TEST_SHOP=stripe');
+
+/** Does what people do at Stripe, or takes its events. */
+export async function actAtStripe(page, form) {
+  const answer = await fetch(`${stripeUrl()}/_sim/stripe/${page}`, { method: 'POST', body: new URLSearchParams(form) });
+  if (answer.status !== 200) throw new Error(`${page} answered ${answer.status}: ${await answer.text()}`);
+  return answer.json();
 }
 
 export const BASE_URL = setting('GATEWAY_BASE_URL');

@@ -3,18 +3,14 @@
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
 
-import { METERED, chatClient, createAccount } from './harness.mjs';
-
-// A simulated vendor that never speaks TLS.
-const VENDOR_URL = process.env.GATEWAY_STRIPE_URL;
-if (!VENDOR_URL) throw new Error('GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe');
+import { METERED, chatClient, createAccount, stripeUrl } from './harness.mjs';
 
 let gateway;
 let vendor;
 before(async () => {
   const { key } = await createAccount();
   gateway = chatClient(key).client;
-  vendor = chatClient('sim-beta-key', { baseURL: `${VENDOR_URL}/v1` }).client;
+  vendor = chatClient('sim-beta-key', { baseURL: `${stripeUrl()}/v1` }).client;
 });
 
 /** Returns an answer as the gateway's clients see it: with its name of the model. */

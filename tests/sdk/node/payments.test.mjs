@@ -7,11 +7,10 @@ import { test } from 'node:test';
 
 import Stripe from 'stripe';
 
-import { BASE_URL, command } from './harness.mjs';
+import { BASE_URL, actAtStripe, command, stripeUrl } from './harness.mjs';
 
 const SECRET = 'whsec_sdk'; // as tests/world/run.mjs has it
-const STRIPE_URL = process.env.GATEWAY_STRIPE_URL;
-if (!STRIPE_URL) throw new Error('GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe');
+const STRIPE_URL = stripeUrl();
 const { hostname: host, port } = new URL(STRIPE_URL);
 const stripe = new Stripe('sk_test_sdk', { host, port, protocol: 'http', maxNetworkRetries: 0, telemetry: false });
 
@@ -21,13 +20,6 @@ const sessionOf = (changes = {}) => ({
   line_items: [{ quantity: 1, price_data: { currency: 'usd', unit_amount: 1000, product_data: { name: 'Credits' } } }],
   ...changes,
 });
-
-/** Does what people do at Stripe, or takes the events. */
-async function act(page, form) {
-  const answer = await fetch(`${STRIPE_URL}/_sim/stripe/${page}`, { method: 'POST', body: new URLSearchParams(form) });
-  assert.equal(answer.status, 200);
-  return answer.json();
-}
 
 test('the library creates, reads and expires a session', async () => {
   const idempotencyKey = randomUUID();
@@ -55,8 +47,8 @@ test('the gateway takes what the library signs, and the library what the simulat
   const [, order] = ordered.headers.get('location').match(/order=(\w+)/);
   const { data } = await stripe.checkout.sessions.list({ limit: 20 });
   const session = data.find((it) => it.client_reference_id === order);
-  await act('pay', { session: session.id });
-  const events = await act('deliveries', { secret: SECRET });
+  await actAtStripe('pay', { session: session.id });
+  const events = await actAtStripe('deliveries', { secret: SECRET });
   const paid = events.find(({ type, body }) => type === 'checkout.session.completed' && body.includes(session.id));
 
   assert.equal(stripe.webhooks.constructEvent(paid.body, paid.signature, SECRET).data.object.id, session.id);

@@ -17,11 +17,16 @@ import httpx2
 import openai
 
 
-def _setting(name: str) -> str:
+def _setting(name: str, how: str = "") -> str:
     value = os.environ.get(name)
     if not value:
-        raise RuntimeError(f"{name} is not set: start the suite by tests/world/run.mjs")
+        raise RuntimeError(f"{name} is not set: start the suite by tests/world/run.mjs{how}")
     return value
+
+
+def stripe_url() -> str:
+    """Returns the address of the simulator that plays Stripe, and any vendor without TLS."""
+    return _setting("GATEWAY_STRIPE_URL", " with GATEWAY_TEST_SHOP=stripe")
 
 
 BASE_URL = _setting("GATEWAY_BASE_URL")

@@ -10,12 +10,9 @@ import openai
 import pytest
 import voyageai
 
-from gateway import BASE_URL, METERED, TLS, chat_client, settled_credits
+from gateway import BASE_URL, METERED, TLS, chat_client, settled_credits, stripe_url
 
-# A simulated vendor that never speaks TLS.
-VENDOR_URL = os.environ.get("GATEWAY_STRIPE_URL")
-if not VENDOR_URL:
-    raise RuntimeError("GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe")
+VENDOR_URL = stripe_url()
 VENDOR_KEY = "sim-beta-key"
 TOKEN_IDS = [15339, 1917, 0]
 

@@ -1,7 +1,6 @@
 """Tests the shop with Stripe's own library: it reads what the simulated Stripe answers, and signs and checks webhooks, in both
 directions."""
 
-import os
 import re
 import time
 import uuid
@@ -15,9 +14,7 @@ from gateway import BASE_URL, command
 
 SECRET = "whsec_sdk"  # as tests/world/run.mjs has it
 
-STRIPE_URL = os.environ.get("GATEWAY_STRIPE_URL")
-if not STRIPE_URL:
-    raise RuntimeError("GATEWAY_STRIPE_URL is not set: start the suite by tests/world/run.mjs with GATEWAY_TEST_SHOP=stripe")
+STRIPE_URL = gateway.stripe_url()
 
 
 @pytest.fixture(scope="module")
