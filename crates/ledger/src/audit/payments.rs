@@ -198,6 +198,7 @@ impl PaymentRules {
             }
         }
     }
+
     /// Compares the entries with the codes, read before and after the entries like the orders.
     pub fn check_codes(
         &self,
