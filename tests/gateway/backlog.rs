@@ -1,8 +1,9 @@
 //! A ledger that is slower than its requests: admission slows, the account that floods is refused
 //! before anyone else, and all is settled once when the ledger has caught up.
 //!
-//! A fail point makes each entry of the ledger take 8 ms. If the gateway is killed then, the next
-//! start enters what waited.
+//! A fail point makes each entry of the ledger take 80 ms, so that also a busy machine sends more
+//! requests than the ledger enters. If the gateway is killed then, the next start enters what
+//! waited.
 
 use crate::account::Account;
 use crate::client::{Answer, Connection};
@@ -14,13 +15,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// More than the slow ledger settles in a minute.
-const SLOW_ENTRIES: &str = "slow@ledger_entry:7500";
-const BOUND_SECONDS: u64 = 6;
+/// More than the slow ledger settles in an hour.
+const SLOW_ENTRIES: &str = "crawl@ledger_entry:50000";
+/// So long that the requests under way are less than a quarter of what the ledger enters meanwhile:
+/// those that were admitted just before the flood is refused must not reach the bound.
+const BOUND_SECONDS: u64 = 30;
 /// More requests at one time than a wait of a second each slows down to the rate of the ledger.
-const CLIENTS: usize = 160;
+const CLIENTS: usize = 40;
 /// Clients that leave while they wait.
-const LEAVING: usize = 20;
+const LEAVING: usize = 10;
 /// For a machine on which the gateway is hardly faster than the slow ledger.
 const PATIENCE: Duration = Duration::from_secs(90);
 const MS: Duration = Duration::from_millis(1);
@@ -77,9 +80,11 @@ fn send_until(world: &World, account: &Account, seen: &Seen, stop: &AtomicBool) 
 /// Lets the gateway measure the ledger. Until then it assumes a rate, and a program that is fast
 /// enough takes more than the bound before the first measurement.
 fn measure_ledger(world: &World, account: &Account, seen: &Seen) {
-    const REQUESTS: usize = 200;
+    // A commit of few is not measured, and the rate is that of the last seconds.
+    const AT_ONCE: usize = 64;
+    const REQUESTS: usize = 160;
     std::thread::scope(|scope| {
-        for _ in 0..16 {
+        for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while seen.answered.load(Ordering::Relaxed) < REQUESTS {
                     seen.add(&world.ask(&Chat.whole(&account.key, "input=10 output=5")));
