@@ -65,7 +65,7 @@ impl Preset {
         if let (Some(as_of), Some(source)) = (&self.as_of, &self.source) {
             writeln!(
                 out,
-                "# Limits and prices come from a public list (models.dev) of {as_of}, not from the vendor."
+                "# Limits and prices come from public lists of {as_of}, not from the vendor."
             )?;
             writeln!(
                 out,
@@ -73,7 +73,7 @@ impl Preset {
             )?;
             writeln!(
                 out,
-                "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent."
+                "# Prices are credits per 1 000 000 tokens or 1 000 search units, for 1 credit = 1 US cent."
             )?;
         }
         if existing.vendors.contains(vendor) {
