@@ -234,21 +234,24 @@ impl Journal {
     }
 
     /// Restores the reserve after a failed write, once the ledger has its records and the disk has
-    /// room.
+    /// room. A used reserve is given back only once the disk has room for another one, because
+    /// another process could take its room in between.
     pub fn restore_reserve(&self) {
         if !self.short.load(Ordering::Acquire) {
             return;
         }
-        let files = self.lock_files();
+        let mut files = self.lock_files();
         if !files.reserve.is_covered() {
             return;
         }
-        let recovered = files
-            .reserve
-            .truncate()
-            .and_then(|()| files.reserve.preallocate(self.reserve_bytes));
-        match recovered.and_then(|()| files.active.preallocate(MIN_FREE_BYTES)) {
-            Ok(()) => {
+        let has_room = files.active.preallocate(MIN_FREE_BYTES);
+        let renewed = has_room.and_then(|()| files.reserve.renewed(self.reserve_bytes));
+        let named = |reserve: Segment| reserve.rename(RESERVE_FILE);
+        match renewed.and_then(|reserve| reserve.map(named).transpose()) {
+            Ok(renewed) => {
+                if let Some(reserve) = renewed {
+                    files.reserve = Arc::new(reserve);
+                }
                 self.short.store(false, Ordering::Release);
                 log::info!("the journal has room again, and its reserve is complete");
             }

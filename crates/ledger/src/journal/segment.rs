@@ -43,9 +43,7 @@ impl Segment {
                 encode(&JournalRecord::Begun { file, lines_before }, 0)?.as_slice(),
                 1,
             )?;
-            let path = dir.join(file_name(file));
-            file_owner::rename(&segment.path, &path)?;
-            Ok(Self { path, ..segment })
+            segment.rename(&file_name(file))
         });
         segment.inspect_err(|_| drop(std::fs::remove_file(unnamed)))
     }
@@ -120,11 +118,27 @@ impl Segment {
         }
     }
 
-    pub(crate) fn truncate(&self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.bytes.store(0, Ordering::Relaxed);
-        self.next.store(1, Ordering::Relaxed);
-        Ok(())
+    /// Returns another reserve of `bytes` under a name that no reader knows, in the place of this
+    /// one. Returns `None` if this reserve has no record: then it keeps the room that it has, and
+    /// gets what is missing.
+    pub(crate) fn renewed(&self, bytes: u64) -> io::Result<Option<Self>> {
+        if self.bytes.load(Ordering::Relaxed) == 0 {
+            return self.preallocate(bytes).map(|()| None);
+        }
+        let path = self.path.with_extension("new");
+        let renewed = Self::create(path.clone())
+            .and_then(|reserve| reserve.preallocate(bytes).map(|()| reserve));
+        renewed
+            .map(Some)
+            .inspect_err(|_| drop(std::fs::remove_file(path)))
+    }
+
+    /// Gives the file its name, in the place of a file that has it.
+    pub(crate) fn rename(self, name: &str) -> io::Result<Self> {
+        let path = self.path.with_file_name(name);
+        file_owner::rename(&self.path, &path)
+            .inspect_err(|_| drop(std::fs::remove_file(&self.path)))?;
+        Ok(Self { path, ..self })
     }
 
     pub(crate) fn is_covered(self: &Arc<Self>) -> bool {

@@ -930,3 +930,26 @@ fn a_disk_that_does_not_answer_holds_up_only_the_thread_that_writes_and_admits_n
     journal.lock_files().active = active;
     reads.join().unwrap().unwrap();
 }
+
+/// A used reserve keeps its room until the disk has room for another one.
+#[test]
+fn a_used_reserve_is_given_back_after_the_disk_has_room_for_another_one() {
+    let dir = DataDir::new();
+    let journal = begin(dir.path());
+    let reserve = folder(dir.path(), &journal).join(RESERVE_FILE);
+    let number = || std::fs::metadata(&reserve).unwrap().ino();
+    let before = number();
+    journal.short.store(true, Ordering::Release);
+    journal.restore_reserve();
+    assert!(!journal.is_degraded());
+    assert_eq!(number(), before, "an unused reserve keeps its room");
+    let mut line = encode_unnumbered(&end("req_1")).unwrap();
+    journal.lock_files().reserve.append(&mut line).unwrap();
+    let used = length(&reserve);
+    journal.short.store(true, Ordering::Release);
+    journal.restore_reserve();
+    assert!(!journal.is_degraded() && used > 0);
+    assert_ne!(number(), before);
+    assert_eq!(length(&reserve), 0);
+    assert!(!reserve.with_extension("new").exists());
+}
