@@ -8,7 +8,7 @@ use super::database_logs;
 use super::listening_sockets::bind;
 use super::private_listeners::guard_admin;
 use super::reload::ConfigReloader;
-use super::signals::{StartupSignals, TerminationSignals};
+use super::signals::{StartupSignals, TerminationSignals, listen_before_serving};
 use super::standby::{self, LeaseRenewal};
 use super::upkeep;
 use crate::billing::Billing;
@@ -82,6 +82,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         shared_balances(Some(address.clone())),
         home,
     )?;
+    // From here on a signal must find the end that closes the files and gives the lease back.
+    let end = listen_before_serving(TerminationSignals::listen);
+    let end = end.context("cannot listen for signals")?;
     let (superseded, is_superseded) = watch::channel(None);
     let renewal = renew_lease(home, &billing, superseded)?;
     billing.upkeep().set_archive(settings.ledger.archive());
@@ -104,7 +107,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let billing = state.billing.clone();
     let served = runtime.block_on(serve(
         &reload,
-        startup_signals,
+        (startup_signals, end),
         (listeners, is_superseded),
         state,
         Arc::clone(&ingest),
@@ -171,7 +174,7 @@ fn start_reloader(config_file: &Path, state: &Sidecar) -> anyhow::Result<Arc<Con
 
 async fn serve(
     reload: &ConfigReloader,
-    startup_signals: StartupSignals,
+    (startup_signals, end): (StartupSignals, TerminationSignals),
     ((pages, admin_listener), mut superseded): (
         (std::net::TcpListener, std::net::TcpListener),
         watch::Receiver<Option<String>>,
@@ -179,9 +182,6 @@ async fn serve(
     state: Sidecar,
     ingest: Arc<LedgerIngest>,
 ) -> anyhow::Result<()> {
-    // Listen for signals before the process serves, because a signal would otherwise end it without
-    // closing its files.
-    let end = TerminationSignals::listen().context("cannot listen for signals")?;
     let settings = state.settings.load_full();
     let pages = TcpListener::from_std(pages)?;
     let admin_listener = TcpListener::from_std(admin_listener)?;

@@ -47,7 +47,9 @@ impl StartupSignals {
 
 /// Listens for signals before a runtime exists. The runtime that polls the streams later receives
 /// the queued signals.
-fn listen_before_serving<T>(listen: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+pub(super) fn listen_before_serving<T>(
+    listen: impl FnOnce() -> std::io::Result<T>,
+) -> std::io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
