@@ -90,7 +90,7 @@ impl CreditService {
         let serving = &self.serving;
         let unavailable = |error: StoreError| ReserveError::Unavailable(error.to_string());
         let (instance_id, account) = (self.instance_id(), &request.account);
-        let meters = serving.holds.count_request(&request.payer(), now_ms)?;
+        let meters = serving.holds.count_request(&request.payer())?;
         for _ in 0..MAX_ATTEMPTS {
             let mut limit = 0;
             let decide = |row: LedgerAccount| -> Result<CreditSplit, ReserveError> {

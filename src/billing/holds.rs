@@ -12,6 +12,7 @@
 
 use super::backlog::BacklogRefusal;
 use super::balance::CreditSnapshot;
+use base::clock;
 use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
@@ -177,11 +178,7 @@ impl HoldRegistry {
         let (open, of_key) = shard.entries(payer);
         open.add(parts);
         of_key.add(parts);
-        Ok(Some((
-            parts,
-            output_limit,
-            shard.count_request(payer, now_ms),
-        )))
+        Ok(Some((parts, output_limit, shard.count_request(payer))))
     }
 
     /// Checks the payer's limits, and with `decide` the account's credits, before the gateway reads
@@ -211,16 +208,12 @@ impl HoldRegistry {
     ///
     /// # Errors
     /// Returns an error if a limit is reached.
-    pub fn count_request(
-        &self,
-        payer: &Payer<'_>,
-        now_ms: i64,
-    ) -> Result<RateLimitStatuses, ReserveError> {
+    pub fn count_request(&self, payer: &Payer<'_>) -> Result<RateLimitStatuses, ReserveError> {
         let mut shard = self.lock_shard(payer.account);
         shard
-            .check_rates(payer, PendingRequests::default(), now_ms)
+            .check_rates(payer, PendingRequests::default())
             .map_err(ReserveError::Limited)?;
-        Ok(shard.count_request(payer, now_ms))
+        Ok(shard.count_request(payer))
     }
 
     /// Returns the credits left under the key's own limit, or `None` if it has no limit. The result
@@ -496,7 +489,7 @@ impl Shard {
         let row = row.ok_or_else(|| {
             ReserveError::Unavailable(format!("account {} is not in the ledger", payer.account))
         })?;
-        self.check_rates(payer, arriving, now_ms)
+        self.check_rates(payer, arriving)
             .map_err(ReserveError::Limited)?;
         let (open, of_key) = self.entries(payer);
         let open_requests = open.requests.saturating_add(arriving.of_account);
@@ -506,14 +499,14 @@ impl Shard {
         Ok(credit)
     }
 
-    /// Checks whether the payer's rate limits allow one more request, without counting it.
+    /// Checks whether the payer's rate limits allow one more request, without counting it. A limit
+    /// per minute must not refill because somebody sets the machine's clock.
     fn check_rates(
         &mut self,
         payer: &Payer<'_>,
         arriving: PendingRequests,
-        now_ms: i64,
     ) -> Result<(), RateLimitWait> {
-        let bounds = payer.bounds;
+        let (bounds, now_ms) = (payer.bounds, clock::steady_now_ms());
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return Ok(());
         }
@@ -547,8 +540,8 @@ impl Shard {
     }
 
     /// Counts an admitted request. Returns the rate limit status.
-    fn count_request(&mut self, payer: &Payer<'_>, now_ms: i64) -> RateLimitStatuses {
-        let bounds = payer.bounds;
+    fn count_request(&mut self, payer: &Payer<'_>) -> RateLimitStatuses {
+        let (bounds, now_ms) = (payer.bounds, clock::steady_now_ms());
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return RateLimitStatuses::default();
         }

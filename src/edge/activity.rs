@@ -101,7 +101,7 @@ impl ActivityRegistry {
             return Arc::clone(known);
         }
         if entries.by_id.len() >= entries.sweep_at.max(MIN_ENTRIES) {
-            let now_ms = clock::now_ms();
+            let now_ms = clock::steady_now_ms();
             entries
                 .by_id
                 .retain(|_, activity| !activity.is_idle(now_ms));
@@ -126,17 +126,18 @@ mod tests {
         registry
             .get(&counted)
             .free_usage()
-            .add(FreeUse::Count, 7, 10, clock::now_ms());
+            .add(FreeUse::Count, 7, 10, clock::steady_now_ms());
         for number in 0..3 * MIN_ENTRIES {
             registry.get(&number.to_string().into());
         }
         assert_eq!(registry.get(&used).body_bytes.load(Ordering::Relaxed), 7);
         assert!(
-            registry
-                .get(&counted)
-                .free_usage()
-                .wait_ms(FreeUse::Count, 7, 10, clock::now_ms())
-                > 0
+            registry.get(&counted).free_usage().wait_ms(
+                FreeUse::Count,
+                7,
+                10,
+                clock::steady_now_ms()
+            ) > 0
         );
         let kept = registry.0.lock().unwrap().by_id.len();
         assert!(kept <= 2 * MIN_ENTRIES, "{kept} entries are kept");

@@ -43,7 +43,7 @@ pub fn check(
     principal: &Principal,
     free_use: FreeUse,
 ) -> Result<(), Failure> {
-    let now_ms = clock::now_ms();
+    let now_ms = clock::steady_now_ms();
     for (whose, id, limit) in applicable_limits(settings, principal) {
         let activity = gateway.activity.get(id);
         let wait_ms = activity
@@ -58,7 +58,7 @@ pub fn check(
 
 /// Counts one free request, regardless of the limit.
 pub fn add(gateway: &Gateway, settings: &Settings, principal: &Principal, free_use: FreeUse) {
-    let now_ms = clock::now_ms();
+    let now_ms = clock::steady_now_ms();
     for (_, id, limit) in applicable_limits(settings, principal) {
         gateway
             .activity

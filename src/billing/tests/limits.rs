@@ -210,5 +210,11 @@ fn what_a_request_asked_for_is_given_back_when_it_ends_but_for_the_request_itsel
         "100 held 0 available 100",
         "a refused request holds nothing"
     );
+    let hour = NOW + 3_600_000;
+    let refused = billing.reserve(within("req_e", bounds), &quote, true, hour);
+    assert!(
+        matches!(&refused, Err(ReserveError::Limited(wait)) if wait.limited == RateLimitKind::Requests),
+        "a clock that somebody sets refills nothing"
+    );
     billing.shut_down();
 }
