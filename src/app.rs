@@ -73,6 +73,9 @@ const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit of a call to the shared store for which no request waits. It exceeds the maximum
 /// `store.reply_timeout_ms`.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that the last files may take to be written after `limits.drain_seconds`, before the process
+/// ends without them.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for writing the last lines of the access log.
 const ACCESS_LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for sending the last traces.
@@ -590,9 +593,41 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
                 std::thread::sleep(SHUTDOWN_POLL_INTERVAL);
             }
             let cut = handle.wait_for_requests(&handle.settings.load().limits);
+            if let Err(error) = limit_finish(&handle) {
+                log::error!(
+                    "cannot limit the time of the shutdown: {error}; it waits for the disk of data_dir"
+                );
+            }
             finish_and_exit(&handle, cut)
         })?;
     Ok(())
+}
+
+/// Starts a thread that exits the process if the last files cannot be written in time, because a
+/// disk does not answer. The journals have what the ledger lacks, and the next start enters it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the end of a process whose disk does not answer"
+)]
+fn limit_finish(handle: &ServerHandle) -> std::io::Result<()> {
+    let drain = Duration::from_secs(handle.settings.load().limits.drain_seconds);
+    let now = Instant::now();
+    let drained = handle.shutdown.cutoff().unwrap_or(now + drain);
+    let until = drained.max(now) + FINISH_TIMEOUT;
+    let limit = move || {
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            std::thread::sleep(left);
+        }
+        log::error!(
+            "stopped without writing the last files: the disk of data_dir does not answer; the next start enters from the journal what the ledger lacks"
+        );
+        telemetry::flush_log();
+        std::process::exit(1)
+    };
+    std::thread::Builder::new()
+        .name("exit-limit".into())
+        .spawn(limit)
+        .map(drop)
 }
 
 /// Settles the last requests and exits the process. `cut` is the number of requests that did not

@@ -102,6 +102,8 @@ mod file_watch;
 mod flood;
 #[path = "gateway/free_requests.rs"]
 mod free_requests;
+#[path = "gateway/frozen_disk.rs"]
+mod frozen_disk;
 #[path = "gateway/h2.rs"]
 mod h2;
 #[path = "gateway/h2_conformance.rs"]
@@ -232,6 +234,8 @@ mod store_cluster;
 mod store_faults;
 #[path = "gateway/store_tls.rs"]
 mod store_tls;
+#[path = "gateway/strace.rs"]
+mod strace;
 #[path = "gateway/stuck_readers.rs"]
 mod stuck_readers;
 #[path = "gateway/supply_chain.rs"]

@@ -5,7 +5,7 @@
 install_what_tests_need() {
   install_build_tools
   install_missing git=git kill=procps openssl=openssl ip=iproute2 faketime=faketime chromium=chromium python3=python3 \
-    unshare=util-linux mount=mount redis-cli=redis-tools systemd-analyze=systemd
+    unshare=util-linux mount=mount strace=strace redis-cli=redis-tools systemd-analyze=systemd
   install_services redis-server=redis-server redis-sentinel=redis-sentinel promtool=prometheus /usr/sbin/nginx=nginx \
     /usr/sbin/haproxy=haproxy caddy=caddy
   install_postgres
