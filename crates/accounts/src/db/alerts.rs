@@ -3,7 +3,7 @@
 //! This file must not interpret a rule; the rules are JSON in `account.alerts`.
 
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, QueueMailOutcome};
-use super::rows::first_column;
+use super::rows::{IS_ACTIVE, first_column};
 use super::views::AlertRows;
 use super::webhooks::{self, NewDelivery, QueueDeliveryOutcome};
 use ledger::StoreError;
@@ -84,7 +84,7 @@ impl AlertRows<'_> {
         self.0.read("list accounts with alerts", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "{ALERT_ACCOUNTS} WHERE alerts <> '' AND status = 'active' AND id > ?1 ORDER BY id LIMIT ?2"
+                    "{ALERT_ACCOUNTS} WHERE alerts <> '' AND {IS_ACTIVE} AND id > ?1 ORDER BY id LIMIT ?2"
                 ))?
                 .query_map(params![after, limit], alert_account_row)?
                 .collect()
@@ -109,7 +109,7 @@ impl AlertRows<'_> {
         self.0.read("find accounts for a notice", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "{ALERT_ACCOUNTS} WHERE {condition} AND status = 'active' AND deleted_at_ms IS NULL"
+                    "{ALERT_ACCOUNTS} WHERE {condition} AND {IS_ACTIVE}"
                 ))?
                 .query_map([value], alert_account_row)?
                 .collect()

@@ -6,7 +6,7 @@
 
 use super::audit::{self, AuditEntry};
 use super::payments::{InsertOrderOutcome, OrderLimits, OrderRow, OrderState, insert_order};
-use super::rows::first_column;
+use super::rows::{IS_ACTIVE, first_column};
 use super::views::AutoTopUpRows;
 use credits::money::Micro;
 use ledger::StoreError;
@@ -217,12 +217,11 @@ impl AutoTopUpRows<'_> {
         let setup = row.setup.as_ref().map(|setup| setup.id.as_str());
         self.0.write("store a payment method", |transaction| {
             let old: Option<Option<String>> = transaction
-                .query_row(
+                .prepare_cached(&format!(
                     "SELECT method FROM auto_topup JOIN account ON account.id = account
-                     WHERE account = ?1 AND setup = ?2 AND status = 'active' AND deleted_at_ms IS NULL",
-                    params![row.account, setup],
-                    first_column,
-                )
+                     WHERE account = ?1 AND setup = ?2 AND {IS_ACTIVE}"
+                ))?
+                .query_row(params![row.account, setup], first_column)
                 .optional()?;
             transaction.execute(
                 "UPDATE auto_topup SET setup = NULL, setup_url = '', setup_at_ms = NULL, next_poll_at_ms = NULL
@@ -293,8 +292,7 @@ impl AutoTopUpRows<'_> {
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM auto_topup
                      WHERE is_on AND account > ?1
-                       AND EXISTS(SELECT 1 FROM account AS it
-                                  WHERE it.id = account AND it.status = 'active' AND it.deleted_at_ms IS NULL)
+                       AND EXISTS(SELECT 1 FROM account WHERE account.id = auto_topup.account AND {IS_ACTIVE})
                      ORDER BY account LIMIT ?2"
                 ))?
                 .query_map(params![after, limit], auto_topup_row)?
@@ -483,9 +481,9 @@ fn history(
 
 fn is_active(connection: &Connection, account: &str) -> rusqlite::Result<bool> {
     connection
-        .prepare_cached(
-            "SELECT 1 FROM account WHERE id = ?1 AND status = 'active' AND deleted_at_ms IS NULL",
-        )?
+        .prepare_cached(&format!(
+            "SELECT 1 FROM account WHERE id = ?1 AND {IS_ACTIVE}"
+        ))?
         .exists([account])
 }
 

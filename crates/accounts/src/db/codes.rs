@@ -3,7 +3,7 @@
 //! This file sees hashes, never a code, and enters nothing in the ledger.
 
 use super::audit::{self, AuditEntry};
-use super::rows::first_column;
+use super::rows::{IS_ACTIVE, first_column};
 use super::views::CodeRows;
 use credits::money::Micro;
 use ledger::StoreError;
@@ -95,7 +95,7 @@ impl CodeRows<'_> {
             let mut statement = transaction.prepare_cached(&format!(
                 "UPDATE credit_code SET redeemed_by = ?2, redeemed_at_ms = ifnull(redeemed_at_ms, ?3)
                  WHERE hash = ?1 AND NOT is_entered
-                   AND EXISTS(SELECT 1 FROM account WHERE id = ?2 AND status = 'active' AND deleted_at_ms IS NULL)
+                   AND EXISTS(SELECT 1 FROM account WHERE id = ?2 AND {IS_ACTIVE})
                    AND (redeemed_by = ?2 OR redeemed_by IS NULL AND voided_at_ms IS NULL AND expires_at_ms > ?3
                      AND (SELECT count(*) FROM credit_code AS other
                           WHERE other.batch = credit_code.batch AND other.redeemed_by = ?2) < per_account)

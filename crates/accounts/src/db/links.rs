@@ -6,7 +6,7 @@
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
-use super::rows::first_column;
+use super::rows::{IS_ACTIVE, first_column};
 use super::views::LinkRows;
 use super::webhooks;
 use ledger::StoreError;
@@ -25,9 +25,9 @@ pub struct OneTimeLinkRow {
     pub expires_at_ms: i64,
 }
 
-/// SQL of usable links: unexpired ones of active accounts.
-const USABLE: &str = "FROM one_time_link AS link JOIN account ON account.id = link.account
-   WHERE link.expires_at_ms > ?2 AND account.status = 'active' AND account.deleted_at_ms IS NULL";
+/// SQL of unexpired links. Those of active accounts are usable.
+const LINKS: &str = "FROM one_time_link AS link JOIN account ON account.id = link.account
+   WHERE link.expires_at_ms > ?2";
 
 impl LinkRows<'_> {
     /// Stores a link. An operator's link replaces all open links of the account with the same
@@ -41,9 +41,10 @@ impl LinkRows<'_> {
     ) -> Result<bool, StoreError> {
         self.0.write("store a one-time link", |transaction| {
             let rows = transaction.execute(
-                "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, by_operator, created_by, created_at_ms, expires_at_ms)
-                 SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account
-                 WHERE id = ?1 AND status = 'active' AND deleted_at_ms IS NULL",
+                &format!(
+                    "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, by_operator, created_by, created_at_ms, expires_at_ms)
+                     SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account WHERE id = ?1 AND {IS_ACTIVE}"
+                ),
                 params![
                     row.account,
                     row.purpose,
@@ -80,7 +81,7 @@ impl LinkRows<'_> {
                 .prepare_cached(&format!(
                     "SELECT link.account, purpose, by_operator, created_by, link.created_at_ms, link.expires_at_ms,
                        account.verified_at_ms IS NOT NULL
-                     {USABLE} AND link.hash = ?1"
+                     {LINKS} AND {IS_ACTIVE} AND link.hash = ?1"
                 ))?
                 .query_row(params![hash, now_ms], |row| Ok((link_row(row)?, row.get(6)?)))
                 .optional()
@@ -194,7 +195,7 @@ fn account_of(
 ) -> rusqlite::Result<Option<(String, bool)>> {
     transaction
         .prepare_cached(&format!(
-            "SELECT link.account, by_operator {USABLE} AND link.hash = ?1 AND {purpose}"
+            "SELECT link.account, by_operator {LINKS} AND {IS_ACTIVE} AND link.hash = ?1 AND {purpose}"
         ))?
         .query_row(params![hash, now_ms], |row| {
             Ok((first_column(row)?, row.get(1)?))

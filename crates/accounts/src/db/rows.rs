@@ -95,6 +95,10 @@ pub struct KeyRow {
 
 pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
+/// SQL for whether an account takes part: it is active, and its holder has not deleted it. The
+/// statement must name the table `account`.
+pub(crate) const IS_ACTIVE: &str = "account.status = 'active' AND account.deleted_at_ms IS NULL";
+
 /// SQL for whether the account `a` may begin requests: it is active, and no request holds credits
 /// of a payment that was taken back.
 pub(crate) const MAY_SPEND: &str =
