@@ -57,8 +57,9 @@ const REMOVAL_RETRY_MS: i64 = HOUR_MS;
 
 /// Number of declined charges in a row that turn an automatic top-up off.
 pub const MAX_TRIES: u32 = 3;
-/// Times from a declined charge to the next one; the last decline has none.
-const RETRY_DELAYS_MS: [i64; MAX_TRIES as usize - 1] = [HOUR_MS, DAY_MS];
+/// Times from a declined charge to the next one, in ms and in words; the last decline has none.
+const RETRIES: [(i64, &str); MAX_TRIES as usize - 1] = [(HOUR_MS, "an hour"), (DAY_MS, "a day")];
+const RETRY_DELAYS_MS: [i64; RETRIES.len()] = [RETRIES[0].0, RETRIES[1].0];
 /// Time from a charge that the provider did not carry out to the next one.
 const FAULT_DELAY_MS: i64 = HOUR_MS;
 /// Age in ms of an order up to which its charge is repeated. Stripe knows a repetition for a day.
@@ -490,35 +491,34 @@ impl Payments {
         let declines = rows.history(&order.account, 0)?.declines.saturating_add(1);
         let amount = write_money(&order.currency, order.amount);
         let message = &decline.message;
-        let why = match decline.kind {
-            DeclineKind::Authentication => Some(format!(
+        let index = usize::try_from(declines).unwrap_or(usize::MAX);
+        let retry = RETRIES.get(index.saturating_sub(1));
+        let next = match (decline.kind, retry) {
+            (DeclineKind::Authentication, _) => Err(format!(
                 "Your bank wants you to confirm the payment yourself: buy the credits at {}{CREDITS_PATH}?amount={}, then turn automatic top-up on again.",
                 self.settings.load().base_url,
                 write_money_number(&order.currency, order.amount)
             )),
-            DeclineKind::MethodGone => Some(format!("{message} Enter a card again.")),
-            DeclineKind::Bank if declines >= MAX_TRIES => Some(format!(
+            (DeclineKind::MethodGone, _) => Err(format!("{message} Enter a card again.")),
+            (DeclineKind::Bank, None) => Err(format!(
                 "{declines} charges in a row were declined, the last one with the words: {message}"
             )),
-            DeclineKind::Bank => None,
+            (DeclineKind::Bank, Some((_, wait))) => Ok(wait),
         };
-        let (rule, text) = match &why {
-            Some(why) => (
+        let (rule, text) = match &next {
+            Err(why) => (
                 FiredRule::AutoTopUpStopped,
                 format!("A charge of {amount} failed, and automatic top-up is off. {why}"),
             ),
-            None => {
-                let next = match declines {
-                    1 => "an hour",
-                    _ => "a day",
-                };
-                let text = format!(
-                    "The automatic top-up of {amount} failed: {message} The next try is in {next}."
-                );
-                (FiredRule::PaymentFailed, text)
-            }
+            Ok(wait) => (
+                FiredRule::PaymentFailed,
+                format!(
+                    "The automatic top-up of {amount} failed: {message} The next try is in {wait}."
+                ),
+            ),
         };
         self.notify(rule, order, &text, now_ms);
+        let why = next.err();
         let after = json!({"why": why, "order": order.id}).to_string();
         let by = Actor {
             actor: ACTOR.to_owned(),
