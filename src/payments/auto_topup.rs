@@ -185,6 +185,13 @@ impl Payments {
     /// charges.
     pub(super) async fn top_up_accounts(&self, now_ms: i64) -> Result<(), PaymentError> {
         let settings = self.settings().ok_or(PaymentError::Off)?;
+        let has_any = self.run(move |payments| {
+            let rows = payments.accounts.database().auto_topups();
+            rows.has_any()
+        });
+        if !has_any.await? {
+            return Ok(());
+        }
         let provider = self.provider(&settings);
         self.forget_methods(&*provider, now_ms).await?;
         self.finish_setups(&*provider, now_ms).await?;

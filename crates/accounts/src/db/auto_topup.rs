@@ -284,6 +284,17 @@ impl AutoTopUpRows<'_> {
         })
     }
 
+    /// Returns whether there is anything to look at: a row, or a method to forget.
+    pub fn has_any(&self) -> Result<bool, StoreError> {
+        self.0.read("look for automatic top-ups", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT EXISTS(SELECT 1 FROM auto_topup) OR EXISTS(SELECT 1 FROM method_removal)",
+                )?
+                .query_row([], first_column)
+        })
+    }
+
     /// Returns a page of the rows that are turned on and whose account is active, in the order of
     /// the accounts' ids. The page begins after the account `after`.
     pub fn turned_on(&self, after: &str, limit: u32) -> Result<Vec<AutoTopUpRow>, StoreError> {
