@@ -18,11 +18,11 @@ use super::provider::{
     ProviderError, SetupRequest, SetupState,
 };
 use super::service::{CREDITS_PATH, Payments};
-use crate::notify::alerts::FiredRule;
+use crate::notify::alerts::{FiredRule, PaymentNotice};
 use accounts::Actor;
 use accounts::db::audit::AuditEntry;
 use accounts::db::auto_topup::{
-    AutoTopUpRow, AutoTopUpTerms, ChargeHistory, ChargeLimits, MethodSetup,
+    AutoTopUpRow, AutoTopUpTerms, ChargeHistory, ChargeLimits, MethodSetup, NextCharge,
 };
 use accounts::db::payments::{InsertOrderOutcome, OrderRow, OrderState};
 use base::clock::now_ms;
@@ -71,6 +71,14 @@ const REPEAT_MS: i64 = 30 * MINUTE_MS;
 pub struct AutoTopUp {
     pub row: AutoTopUpRow,
     pub history: ChargeHistory,
+}
+
+impl AutoTopUp {
+    /// Returns whether the cap for the month leaves no further charge.
+    pub fn is_capped(&self) -> bool {
+        let terms = &self.row.terms;
+        self.row.is_on && self.history.exceeds_cap(terms.amount, terms.month_cap)
+    }
 }
 
 pub(super) async fn run(payments: Payments) {
@@ -126,7 +134,8 @@ impl Payments {
             let entry = audit_entry("auto-topup.set", &stored_by, &stored_by.actor, &after);
             let rows = payments.accounts.database().auto_topups();
             let row = rows.save(&stored_by.actor, &terms, &entry)?;
-            payments.drop_stop_notice(&stored_by.actor)?;
+            payments.drop_notice(&stored_by.actor, FiredRule::AutoTopUpStopped)?;
+            payments.drop_notice(&stored_by.actor, FiredRule::AutoTopUpCapped)?;
             Ok::<_, StoreError>(row)
         });
         let row = saved
@@ -297,17 +306,15 @@ impl Payments {
         let method = method.as_ref().map(|(method, label)| (&**method, &**label));
         let rows = self.accounts.database().auto_topups();
         if rows.finish_setup(row, method, &entry)? && method.is_some() {
-            self.drop_stop_notice(&row.account)?;
+            self.drop_notice(&row.account, FiredRule::AutoTopUpStopped)?;
         }
         Ok(())
     }
 
-    /// Withdraws the notice that the top-up was turned off.
-    fn drop_stop_notice(&self, account: &str) -> Result<(), StoreError> {
+    /// Withdraws a notice about a top-up that its holder has set again.
+    fn drop_notice(&self, account: &str, rule: FiredRule) -> Result<(), StoreError> {
         let alerts = self.accounts.database().alerts();
-        alerts
-            .rearm_alert(account, FiredRule::AutoTopUpStopped.as_str())
-            .map(drop)
+        alerts.rearm_alert(account, rule.as_str()).map(drop)
     }
 
     /// Returns the charges that are due on a page of the accounts after `after`, as orders that are
@@ -356,8 +363,32 @@ impl Payments {
             ..new_order(&row.account, terms.amount, settings, now_ms)?
         };
         let rows = self.accounts.database().auto_topups();
-        let is_due = rows.is_charge_due(&order, charge_limits(now_ms))?;
-        Ok(is_due.then_some(order))
+        match rows.next_charge(&order, charge_limits(now_ms))? {
+            NextCharge::Due => Ok(Some(order)),
+            NextCharge::Later => Ok(None),
+            NextCharge::OverMonthCap => {
+                let text = format!(
+                    "Your balance is below {} credits, and a further charge of {} would exceed your cap of {} for this month (UTC). Raise the cap, or buy credits.",
+                    terms.threshold,
+                    write_money(&terms.currency, terms.amount),
+                    write_money(&terms.currency, terms.month_cap)
+                );
+                self.notify_capped(&row.account, month_start_ms(now_ms), &text, now_ms);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sends the holder the notice that a limit stops the top-up: once in a period.
+    fn notify_capped(&self, account: &str, period: i64, text: &str, now_ms: i64) {
+        let notice = PaymentNotice {
+            rule: FiredRule::AutoTopUpCapped,
+            period,
+            text,
+            account: Some(account),
+            order: None,
+        };
+        notice.send(&self.accounts, &self.settings.load(), now_ms);
     }
 
     /// Stores the order of a charge, and charges.
@@ -369,8 +400,23 @@ impl Payments {
             let next_poll_ms = row.created_at_ms + FIRST_POLL_MS;
             rows.insert_charge(&row, next_poll_ms, limits, charge_limits(now_ms))
         });
-        if stored.await? != InsertOrderOutcome::Done {
-            return Ok(());
+        match stored.await? {
+            InsertOrderOutcome::Done => {}
+            InsertOrderOutcome::OverAmount { .. } | InsertOrderOutcome::TooMany => {
+                let text = format!(
+                    "Your balance is low, and an automatic top-up of {} would exceed the gateway's limit on orders: {} in 24 hours, and a number in an hour. It is charged later.",
+                    write_money(&order.currency, order.amount),
+                    settings.currency.write(settings.per_account_per_day)
+                );
+                let day = now_ms.div_euclid(DAY_MS);
+                return self
+                    .run(move |payments| {
+                        payments.notify_capped(&order.account, day, &text, now_ms);
+                        Ok::<_, StoreError>(())
+                    })
+                    .await;
+            }
+            _ => return Ok(()),
         }
         failpoint::hit(Point::OrderStored);
         self.charge(&order, now_ms).await

@@ -146,6 +146,7 @@ impl Payments {
                     rule: FiredRule::PaymentsDiffer,
                     period: now_ms.div_euclid(DAY_MS),
                     text: &text,
+                    account: None,
                     order: None,
                 };
                 notice.send(&accounts, &settings, now_ms);

@@ -264,7 +264,8 @@ impl Payments {
             rule,
             period: order.created_at_ms,
             text,
-            order: Some(order),
+            account: Some(&order.account),
+            order: Some(&order.id),
         };
         notice.send(&self.accounts, &self.settings.load(), now_ms);
     }

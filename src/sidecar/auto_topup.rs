@@ -34,6 +34,8 @@ pub struct AutoTopUpView {
     pub terms: String,
     /// The charges of this month.
     pub charged: String,
+    /// True if the cap for the month leaves no further charge.
+    pub is_capped: bool,
     /// Reason for which the gateway turned it off.
     pub stopped: String,
     pub card: Option<String>,
@@ -69,6 +71,7 @@ impl AutoTopUpView {
             is_on: false,
             terms: String::new(),
             charged: String::new(),
+            is_capped: false,
             stopped: String::new(),
             card: None,
             setup: None,
@@ -81,12 +84,15 @@ impl AutoTopUpView {
             min: currency.write(settings.min),
             max: currency.write(settings.max),
         };
-        let Some(AutoTopUp { row, history }) = topup else {
+        let Some(topup) = topup else {
             return empty;
         };
+        let is_capped = topup.is_capped();
+        let AutoTopUp { row, history } = topup;
         let number = |minor| write_money_number(&row.terms.currency, minor);
         Self {
             is_on: row.is_on,
+            is_capped,
             terms: describe_terms(&row.terms),
             charged: write_money(&row.terms.currency, history.month_sum),
             threshold: row.terms.threshold.to_string(),

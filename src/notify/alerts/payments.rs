@@ -8,12 +8,12 @@ use super::rules::{AlertRules, FiredRule};
 use crate::notify::mail::MailKind;
 use crate::notify::webhooks::WebhookEvent;
 use accounts::Accounts;
-use accounts::db::payments::OrderRow;
 use config::Settings;
 use ledger::StoreError;
 use serde_json::{Value, json};
 
-/// A payment that failed, was refused or disputed, or a difference that a reconciliation found.
+/// A payment that failed, was refused or disputed, a difference that a reconciliation found, or an
+/// automatic top-up that charges no more.
 #[derive(Debug, Clone, Copy)]
 pub struct PaymentNotice<'a> {
     pub rule: FiredRule,
@@ -21,9 +21,11 @@ pub struct PaymentNotice<'a> {
     pub period: i64,
     /// Sentence that says what happened.
     pub text: &'a str,
-    /// The order that the notice is about; `None` for a reconciliation. Its account gets the
-    /// notice, unless all active administrators get it because of the rule.
-    pub order: Option<&'a OrderRow>,
+    /// The account that gets the notice, unless all active administrators get it because of the
+    /// rule.
+    pub account: Option<&'a str>,
+    /// Id of the order that the notice is about, if it is about one.
+    pub order: Option<&'a str>,
 }
 
 impl PaymentNotice<'_> {
@@ -41,9 +43,9 @@ impl PaymentNotice<'_> {
         now_ms: i64,
     ) -> Result<(), StoreError> {
         let rows = accounts.database().alerts();
-        let recipients = match self.order {
+        let recipients = match self.account {
             _ if self.rule.is_of_operators() => rows.alert_operators()?,
-            Some(order) => rows.alert_account(&order.account)?.into_iter().collect(),
+            Some(account) => rows.alert_account(account)?.into_iter().collect(),
             None => Vec::new(),
         };
         let page = self.rule.page();
@@ -52,8 +54,7 @@ impl PaymentNotice<'_> {
             "text": self.text,
             "page": format!("{}{page}", settings.base_url),
         });
-        let data: Value =
-            json!({"text": self.text, "payment_id": self.order.map(|order| &order.id)});
+        let data: Value = json!({"text": self.text, "payment_id": self.order});
         let rules = AlertRules {
             mail: true,
             ..AlertRules::default()

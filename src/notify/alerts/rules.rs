@@ -93,6 +93,9 @@ pub enum FiredRule {
     PaymentFailed,
     /// A charge failed, and the gateway turned the automatic top-up off.
     AutoTopUpStopped,
+    /// The next charge of an automatic top-up would exceed the holder's cap for the month, or the
+    /// operator's limits on orders.
+    AutoTopUpCapped,
     /// A payment differs from its order and was not credited.
     PaymentRefused,
     /// The bank of an account holder has taken a payment back.
@@ -115,11 +118,12 @@ const CREDITS_PAGE: &str = "/dashboard/credits";
 const OPERATORS_PAYMENTS_PAGE: &str = "/dashboard/operator/payments";
 
 impl FiredRule {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::LowBalance,
         Self::Spend,
         Self::PaymentFailed,
         Self::AutoTopUpStopped,
+        Self::AutoTopUpCapped,
         Self::PaymentRefused,
         Self::PaymentDisputed,
         Self::PaymentsDiffer,
@@ -154,6 +158,13 @@ impl FiredRule {
                 event: "payment.auto_topup_stopped",
                 label: "Automatic top-up stopped",
                 subject: "A charge failed, and automatic top-up is off",
+                page: CREDITS_PAGE,
+            },
+            Self::AutoTopUpCapped => RuleRow {
+                name: "auto_topup_capped",
+                event: "payment.auto_topup_capped",
+                label: "Automatic top-up at its limit",
+                subject: "Your balance is low, and automatic top-up has reached a limit",
                 page: CREDITS_PAGE,
             },
             Self::PaymentRefused => RuleRow {

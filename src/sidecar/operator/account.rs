@@ -253,7 +253,7 @@ fn describe_auto_topup(AutoTopUp { row, history }: AutoTopUp) -> String {
         (false, why) => format!("off ({why})"),
     };
     format!(
-        "{state}; {}; {card}; this month {}",
+        "{state}; {}; {card}; this month {}{cap}",
         describe_terms(&row.terms),
         write_money(&row.terms.currency, history.month_sum)
     )

@@ -58,6 +58,16 @@ pub struct ChargeLimits {
     pub fault_delay_ms: i64,
 }
 
+/// Whether a charge may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextCharge {
+    Due,
+    /// The top-up is off, another charge runs, or the wait after a failed one has not passed.
+    Later,
+    /// The charge would exceed the holder's cap for the month.
+    OverMonthCap,
+}
+
 /// The charges of an account so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChargeHistory {
@@ -66,6 +76,13 @@ pub struct ChargeHistory {
     /// Number of charges that were declined since the last paid one, and since the top-up was
     /// turned on.
     pub declines: u32,
+}
+
+impl ChargeHistory {
+    /// Returns whether a further charge of the amount exceeds the cap for the month.
+    pub fn exceeds_cap(&self, amount: i64, month_cap: i64) -> bool {
+        self.month_sum.saturating_add(amount) > month_cap
+    }
 }
 
 const COLUMNS: &str = "account, threshold, amount, month_cap, currency, is_on, method, method_label, set_at_ms, stopped, setup, setup_url, setup_at_ms";
@@ -319,14 +336,14 @@ impl AutoTopUpRows<'_> {
             })
     }
 
-    /// Returns whether a charge of the order's account and method is due, apart from its balance.
-    pub fn is_charge_due(
+    /// Returns whether a charge of the order's account and method may begin, whatever the balance.
+    pub fn next_charge(
         &self,
         order: &OrderRow,
         limits: ChargeLimits,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<NextCharge, StoreError> {
         self.0.read("look whether a charge is due", |connection| {
-            is_due(connection, order, limits)
+            next_charge(connection, order, limits)
         })
     }
 
@@ -339,12 +356,13 @@ impl AutoTopUpRows<'_> {
         limits: OrderLimits,
         charge_limits: ChargeLimits,
     ) -> Result<InsertOrderOutcome, StoreError> {
-        self.0.write("store the order of a charge", |transaction| {
-            match is_due(transaction, order, charge_limits)? {
-                true => insert_order(transaction, order, next_poll_at_ms, limits),
-                false => Ok(InsertOrderOutcome::NotDue),
-            }
-        })
+        self.0.write(
+            "store the order of a charge",
+            |transaction| match next_charge(transaction, order, charge_limits)? {
+                NextCharge::Due => insert_order(transaction, order, next_poll_at_ms, limits),
+                NextCharge::Later | NextCharge::OverMonthCap => Ok(InsertOrderOutcome::NotDue),
+            },
+        )
     }
 
     /// Returns whether a top-up is on, with this method and an active account.
@@ -422,11 +440,11 @@ impl AutoTopUpRows<'_> {
 
 /// Returns whether a charge of an order may begin. The transaction that stores the order repeats
 /// this check.
-fn is_due(
+fn next_charge(
     connection: &Connection,
     order: &OrderRow,
     limits: ChargeLimits,
-) -> rusqlite::Result<bool> {
+) -> rusqlite::Result<NextCharge> {
     let on: Option<(i64, i64)> = connection
         .prepare_cached(
             "SELECT month_cap, set_at_ms FROM auto_topup
@@ -438,7 +456,7 @@ fn is_due(
         )
         .optional()?;
     let Some((month_cap, set_at_ms)) = on else {
-        return Ok(false);
+        return Ok(NextCharge::Later);
     };
     let last: Option<(String, i64)> = connection
         .prepare_cached(
@@ -462,10 +480,13 @@ fn is_due(
             _ => Some(limits.fault_delay_ms),
         };
         if delay_ms.is_none_or(|delay_ms| order.created_at_ms < at_ms.saturating_add(delay_ms)) {
-            return Ok(false);
+            return Ok(NextCharge::Later);
         }
     }
-    Ok(history.month_sum.saturating_add(order.amount) <= month_cap)
+    Ok(match history.exceeds_cap(order.amount, month_cap) {
+        true => NextCharge::OverMonthCap,
+        false => NextCharge::Due,
+    })
 }
 
 fn history(
