@@ -17,6 +17,7 @@ use super::provider::{
     ChargeOutcome, ChargeRequest, Checkout, CheckoutState, Decline, DeclineKind, PaymentProvider,
     ProviderError, SetupRequest, SetupState,
 };
+use super::refund::idempotency_key;
 use super::service::{CREDITS_PATH, Payments};
 use crate::notify::alerts::{FiredRule, PaymentNotice};
 use accounts::Actor;
@@ -114,7 +115,8 @@ impl Payments {
     }
 
     /// Stores what an account holder has chosen. Without a saved method, or with `changes_method`,
-    /// the result has the page on which the holder enters one; that turns the top-up on.
+    /// the result has the page on which the holder enters one; that turns the top-up on. A form
+    /// that is sent twice within a minute gets one page; `form` is a text that each form has anew.
     ///
     /// # Errors
     /// Returns an error if the terms are out of bounds, if the account is not active, or if the
@@ -124,6 +126,7 @@ impl Payments {
         by: &Actor,
         terms: AutoTopUpTerms,
         changes_method: bool,
+        form: &str,
     ) -> Result<AutoTopUpRow, PaymentError> {
         let settings = self.settings().filter(|settings| settings.auto_top_up);
         let settings = settings.ok_or(PaymentError::Off)?;
@@ -143,24 +146,31 @@ impl Payments {
             .ok_or(PaymentError::Limit(InsertOrderOutcome::Suspended))?;
         match row.method.is_some() && !changes_method {
             true => Ok(row),
-            false => self.open_setup(row, &settings).await,
+            false => self.open_setup(row, form, &settings).await,
         }
     }
 
     async fn open_setup(
         &self,
         mut row: AutoTopUpRow,
+        form: &str,
         settings: &Arc<PaymentSettings>,
     ) -> Result<AutoTopUpRow, PaymentError> {
         let now_ms = now_ms();
         let page = format!("{}{CREDITS_PATH}", self.settings.load().base_url);
+        // The provider refuses a key that comes with another request, so both have the minute.
+        let minute = now_ms.div_euclid(MINUTE_MS);
+        let replaced = row.method.as_ref().map_or("", |(method, _)| method);
+        let text = format!("{}:{replaced}:{minute}:{form}", row.account);
+        let key = idempotency_key("setup", &text);
         let request = SetupRequest {
+            key: &key,
             account: &row.account,
             replaces: row.method.as_ref().map(|(method, _)| method.as_str()),
             // A browser does not reload an address that has a fragment.
             return_url: format!("{page}?card=saved"),
             cancel_url: format!("{page}#auto"),
-            expires_at: (now_ms + CHECKOUT_MS) / 1_000,
+            expires_at: (minute * MINUTE_MS + CHECKOUT_MS) / 1_000,
         };
         let created = self.provider(settings).create_setup(&request).await?;
         let setup = MethodSetup {

@@ -26,6 +26,8 @@ pub struct CheckoutRequest<'a> {
 /// A page on which the holder enters a payment method that is charged later.
 #[derive(Debug, Clone)]
 pub struct SetupRequest<'a> {
+    /// A repeated request with the same key gets the same page.
+    pub key: &'a str,
     pub account: &'a str,
     /// The method that the new one replaces, if there is one.
     pub replaces: Option<&'a str>,

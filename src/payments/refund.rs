@@ -123,7 +123,7 @@ impl Payments {
             false => refund.refunded_before,
         };
         if refunded < due {
-            let key = refund_key(&order.id, &refund.reference);
+            let key = idempotency_key("refund", &format!("{}:{}", order.id, refund.reference));
             let outcome = provider.refund(&payment, refund.amount, &key).await;
             if let Err(error @ ProviderError::Refused { .. }) = outcome {
                 self.run(move |payments| {
@@ -225,13 +225,13 @@ impl Payments {
     }
 }
 
-/// The key by which the provider knows a repetition. A reference may have letters that a header
-/// must not.
-fn refund_key(order: &str, reference: &str) -> String {
-    let hash = Sha256::digest(format!("{order}:{reference}"));
+/// Returns the key by which the provider knows a repetition of a request. The text may have letters
+/// that a header must not.
+pub(super) fn idempotency_key(what: &str, text: &str) -> String {
+    let hash = Sha256::digest(text);
     hash.iter()
         .take(16)
-        .fold("refund-".to_owned(), |mut key, byte| {
+        .fold(format!("{what}-"), |mut key, byte| {
             // Writing to a string never fails.
             let _ = write!(key, "{byte:02x}");
             key

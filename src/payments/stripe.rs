@@ -282,7 +282,7 @@ impl PaymentProvider for Stripe {
         });
         let (operation, path) = ("a page for a card", "/v1/checkout/sessions");
         let answer = self
-            .call(operation, Method::POST, path, &fields, None)
+            .call(operation, Method::POST, path, &fields, Some(request.key))
             .await?;
         let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
         let (id, url) = (session.id, session.url.unwrap_or_default());

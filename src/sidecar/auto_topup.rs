@@ -143,7 +143,10 @@ pub async fn save(
     }
     let changes_card = form.field("card") == "new";
     let by = holder(form);
-    let saved = app.payments.set_auto_topup(&by, terms, changes_card);
+    let form_id = form.field("form");
+    let saved = app
+        .payments
+        .set_auto_topup(&by, terms, changes_card, form_id);
     match saved.await {
         Ok(row) => {
             let what = match row.is_on && !changes_card {

@@ -30,8 +30,15 @@ impl SimWorld {
 
     /// The holder sets a top-up and gets a page for a card. Returns the page's id.
     async fn ask_for_card(&self, terms: AutoTopUpTerms) -> String {
+        let form = self.world.events.fetch_add(1, Ordering::Relaxed);
+        self.send_form(terms, &form.to_string()).await
+    }
+
+    async fn send_form(&self, terms: AutoTopUpTerms, form: &str) -> String {
         let payments = &self.world.payments;
-        let row = payments.set_auto_topup(&self.holder(), terms, true).await;
+        let row = payments
+            .set_auto_topup(&self.holder(), terms, true, form)
+            .await;
         row.unwrap().setup.unwrap().id
     }
 
@@ -265,11 +272,36 @@ async fn the_cap_of_a_month_and_the_bound_of_a_day_hold() {
         }
     }
     assert_eq!(sim.charges(), 5, "five of ten dollars are the cap");
-    let history = |at_ms| {
+    let found = |at_ms| {
         let found = sim.world.payments.auto_topup(&sim.world.account, at_ms);
-        found.unwrap().unwrap().history
+        found.unwrap().unwrap()
     };
-    assert_eq!(history(start_ms).month_sum, 5_000);
+    assert_eq!(found(start_ms).history.month_sum, 5_000);
+    assert!(found(start_ms).is_capped() && !found(start_ms + 32 * DAY_MS).is_capped());
+    // The holder gets one notice, and another one only after new terms.
+    let notices = || sim.fired() == ["auto_topup_capped"];
+    assert!(notices(), "{:?}", sim.fired());
+    let account = &sim.world.account;
+    let alerts = sim.world.accounts.database();
+    assert!(
+        alerts
+            .alerts()
+            .mark_alert_seen(account, "auto_topup_capped", start_ms)
+            .unwrap()
+    );
+    sim.look(start_ms + 8).await;
+    let fired = alerts.alerts().fired_alerts(account).unwrap();
+    assert!(fired[0].is_seen, "not again in this month");
+    let payments = &sim.world.payments;
+    let mut more = terms();
+    more.month_cap = 5_999;
+    payments
+        .set_auto_topup(&sim.holder(), more, false, "")
+        .await
+        .unwrap();
+    assert!(!notices());
+    sim.look(start_ms + 9).await;
+    assert!(notices());
     // The next month is at most 31 days away.
     sim.look(start_ms + 32 * DAY_MS).await;
     assert_eq!(sim.charges(), 6);
@@ -282,6 +314,7 @@ async fn the_cap_of_a_month_and_the_bound_of_a_day_hold() {
         }
     }
     assert_eq!(sim.charges(), 2, "25 dollars a day");
+    assert_eq!(sim.fired(), ["auto_topup_capped"]);
 }
 
 #[tokio::test]
@@ -304,6 +337,9 @@ async fn three_declined_charges_turn_it_off_and_the_holder_turns_it_on_again() {
         assert_eq!(sim.top_up().is_on, is_on, "{at_ms}");
     }
     assert_eq!(sim.charges(), 0);
+    let rows = sim.world.accounts.database().auto_topups();
+    let again = rows.decline_charge(&sim.orders()[0], "again", None);
+    assert!(!again.unwrap(), "a charge is declined once");
     let why = sim.top_up().stopped;
     assert!(
         why.contains("3 charges") && why.contains("insufficient funds"),
@@ -322,7 +358,7 @@ async fn three_declined_charges_turn_it_off_and_the_holder_turns_it_on_again() {
     ));
     let payments = &sim.world.payments;
     let row = payments
-        .set_auto_topup(&sim.holder(), terms(), false)
+        .set_auto_topup(&sim.holder(), terms(), false, "")
         .await
         .unwrap();
     assert!(row.is_on && row.stopped.is_empty() && row.setup.is_none());
@@ -384,6 +420,24 @@ async fn a_fault_of_the_operator_is_no_try_of_the_holder() {
     assert_eq!(sim.fired(), Vec::<String>::new());
     sim.look(start_ms + 4 * HOUR_MS).await;
     assert_eq!(sim.charges(), 1);
+}
+
+#[tokio::test]
+async fn a_form_for_a_card_that_is_sent_twice_gets_one_page() {
+    let sim = sim().await;
+    let minute = || now_ms().div_euclid(MINUTE_MS);
+    // Until both come in one minute.
+    loop {
+        let began = minute();
+        let (one, other) = tokio::join!(sim.send_form(terms(), "7"), sim.send_form(terms(), "7"));
+        if began == minute() {
+            assert_eq!(one, other);
+            break;
+        }
+    }
+    let another = sim.ask_for_card(terms()).await;
+    let open = sim.top_up().setup.unwrap();
+    assert_eq!(open.id, another, "of another form");
 }
 
 #[tokio::test]
@@ -520,7 +574,7 @@ async fn terms_out_of_bounds_are_refused_and_a_changed_currency_charges_nothing(
         let refused = sim
             .world
             .payments
-            .set_auto_topup(&sim.holder(), terms.clone(), false)
+            .set_auto_topup(&sim.holder(), terms.clone(), false, "")
             .await;
         assert!(
             matches!(refused, Err(PaymentError::Amount(_))),
