@@ -26,7 +26,7 @@ mod stripe;
 #[cfg(test)]
 mod tests;
 
-pub use accounts::db::payments::{OrderRow, OrderState};
+pub use accounts::db::payments::{AccountClawback, OrderRow, OrderState};
 pub use auto_topup::{AutoTopUp, MAX_TRIES};
 pub use error::PaymentError;
 pub use poller::start;

@@ -7,11 +7,12 @@ use super::provider::{EventError, PaymentProvider, ProviderEvent};
 use super::stripe::Stripe;
 use crate::billing::Billing;
 use accounts::Accounts;
-use accounts::db::payments::OrderRow;
+use accounts::db::payments::{AccountClawback, OrderRow};
 use arc_swap::ArcSwap;
 use config::raw::PaymentProviderName;
 use config::{PaymentSettings, Settings};
 use http::HeaderMap;
+use ledger::StoreError;
 use std::sync::Arc;
 
 /// Path of the pages about credits.
@@ -91,6 +92,17 @@ impl Payments {
     pub fn order_of(&self, account: &str, id: &str) -> Result<Option<OrderRow>, PaymentError> {
         let order = self.accounts.database().payments().order(id)?;
         Ok(order.filter(|order| order.account == account))
+    }
+
+    /// Returns what the payments of an account that were taken back do to it.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn account_clawback(&self, account: &str) -> Result<AccountClawback, StoreError> {
+        self.accounts
+            .database()
+            .payments()
+            .account_clawback(account)
     }
 
     /// Returns at most `limit` orders of an account, newest first.

@@ -8,6 +8,7 @@ use super::display::{BalanceAmount, format_time};
 use super::state::SidecarState;
 use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule};
 use crate::notify::webhooks::Webhooks;
+use crate::payments::AccountClawback;
 use crate::refused_requests::RefusedFilter;
 use accounts::{Account, AccountStatus, ApiKeyStatus};
 use credits::money::Micro;
@@ -49,20 +50,47 @@ impl Banner {
     }
 }
 
-/// Returns the banners for an account. A suspended account has another one, in the page's frame.
+/// Returns the banners for an account. A suspended account has another one too, in the page's
+/// frame.
 pub fn load(app: &SidecarState, account: &Account, now_ms: i64) -> Result<Vec<Banner>, StoreError> {
-    if account.status == AccountStatus::Suspended {
-        return Ok(Vec::new());
-    }
-    let mut banners: Vec<_> = credit_banner(app, &account.id, now_ms)?
+    let clawback = app.payments.account_clawback(&account.id)?;
+    let mut banners: Vec<_> = clawback_banner(clawback, account.status)
         .into_iter()
         .collect();
+    if account.status == AccountStatus::Suspended {
+        return Ok(banners);
+    }
+    banners.extend(credit_banner(app, &account.id, now_ms)?);
     let rules = AlertRules::load(&app.accounts, &account.id)?;
     banners.extend(alert_banners(app, &account.id, &rules, now_ms)?);
     if !rules.is_empty() {
         banners.extend(webhook_banner(app, &account.id)?);
     }
     Ok(banners)
+}
+
+/// Returns the banner for an account whose requests are refused because of payments that were taken
+/// back.
+fn clawback_banner(clawback: AccountClawback, status: AccountStatus) -> Option<Banner> {
+    let text = match status {
+        AccountStatus::Suspended if clawback.written_off.is_positive() => format!(
+            "Payments of yours were taken back after {} of their credits were spent. Settle that with the operator of this gateway, who can resume the account.",
+            BalanceAmount(clawback.written_off).text()
+        ),
+        AccountStatus::Active if clawback.is_held => {
+            "A payment of yours was taken back while running requests hold its credits. Until they have ended, the gateway refuses new requests with status 403; then it takes them again by itself. You need not do anything."
+                .to_owned()
+        }
+        _ => return None,
+    };
+    Some(Banner {
+        is_bad: true,
+        ..Banner::new(
+            "taken-back",
+            text,
+            ("/dashboard/statement", "Your statement"),
+        )
+    })
 }
 
 /// Returns the banner for an account whose credits are too low for all or most requests.

@@ -24,7 +24,7 @@ use crate::billing::corrections::{
 };
 use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::document;
-use crate::payments::AutoTopUp;
+use crate::payments::{AccountClawback, AutoTopUp};
 use accounts::{
     Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose, MAX_KEY_NAME_CHARS,
     NewKey, RateSettings, Role,
@@ -111,6 +111,8 @@ pub struct OperatorAccountPage {
     roles: Vec<RoleChoice>,
     /// True if the account is the user's own.
     is_own: bool,
+    /// What payments that were taken back do to the account.
+    clawback: Option<String>,
     /// The automatic top-up, if its holder has set one.
     auto_topup: Option<String>,
     balance: BalanceAmount,
@@ -202,12 +204,14 @@ pub fn page(
     let entries = entries.iter().map(|entry| entry_row(app, entry));
     let (usage, spent) = usage(app, &account.id, now_ms)?;
     let auto_topup = app.payments.auto_topup(&account.id, now_ms)?;
+    let clawback = app.payments.account_clawback(&account.id)?;
     Ok(OperatorAccountPage {
         frame: Frame::new("Account", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
         may_act: may_administer(&user.account),
         roles: role_choices(account.role),
         is_own: user.account.id == account.id,
+        clawback: describe_clawback(clawback, account.status),
         auto_topup: auto_topup.map(describe_auto_topup),
         balance: BalanceAmount(balance.balance),
         held: BalanceAmount(balance.held),
@@ -245,7 +249,27 @@ pub fn page(
     })
 }
 
-fn describe_auto_topup(AutoTopUp { row, history }: AutoTopUp) -> String {
+/// Describes why an account's requests are refused because of payments that were taken back.
+fn describe_clawback(clawback: AccountClawback, status: AccountStatus) -> Option<String> {
+    match status {
+        AccountStatus::Active if clawback.is_held => Some(
+            "its requests are refused with 403: running requests hold credits of a payment that was taken back. It begins requests again by itself when they have ended."
+                .to_owned(),
+        ),
+        AccountStatus::Suspended if clawback.written_off.is_positive() => Some(format!(
+            "{} credits of payments that were taken back were spent and are written off. Resume the account when its holder has settled that with you.",
+            clawback.written_off
+        )),
+        _ => None,
+    }
+}
+
+fn describe_auto_topup(topup: AutoTopUp) -> String {
+    let cap = match topup.is_capped() {
+        true => ", the cap is reached",
+        false => "",
+    };
+    let AutoTopUp { row, history } = topup;
     let card = row.method.map_or("no card".to_owned(), |(_, label)| label);
     let state = match (row.is_on, row.stopped.as_str()) {
         (true, _) => "on".to_owned(),

@@ -105,6 +105,15 @@ impl ClawbackState {
     }
 }
 
+/// What the payments of an account that were taken back do to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccountClawback {
+    /// True if running requests hold credits of one, so that the account begins no requests.
+    pub is_held: bool,
+    /// Credits that were spent before. The account was suspended for them.
+    pub written_off: Micro,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderRow {
     pub id: String,
@@ -422,6 +431,23 @@ impl PaymentRows<'_> {
                 )?
                 .query_map(params![after, limit], first_column)?
                 .collect()
+        })
+    }
+
+    /// Returns what the payments of an account that were taken back do to it.
+    pub fn account_clawback(&self, account: &str) -> Result<AccountClawback, StoreError> {
+        self.0.read("look for payments taken back", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT ifnull(max(clawback = 'held'), 0), ifnull(sum(written_off), 0)
+                     FROM payment_order WHERE account = ?1",
+                )?
+                .query_row([account], |row| {
+                    Ok(AccountClawback {
+                        is_held: first_column(row)?,
+                        written_off: row.get(1)?,
+                    })
+                })
         })
     }
 

@@ -88,10 +88,62 @@ async fn an_operator_finds_a_payment_and_refunds_it() {
     assert!(page.body.contains("Partly refunded"), "{}", page.body);
     assert!(page.body.contains("reference ticket 1"));
     assert_eq!(root.balance(), "600");
+    let totals = root.get("/dashboard/operator/payments").await;
+    let (_, totals) = totals.body.split_once("data-testid=\"months\"").unwrap();
+    for part in ["1970-01", "10.00 USD", "4.00 USD", "1000"] {
+        assert!(totals.contains(part), "{part}: {totals}");
+    }
     assert_eq!(root.acts(), ["payment.refund refused", "payment.refund"]);
     let log = root.get("/dashboard/operator/audit").await.body;
     assert!(
         log.contains("refunded 4.00 USD of the payment pay_1"),
         "{log}"
     );
+}
+
+#[tokio::test]
+async fn an_account_whose_payment_was_taken_back_and_its_operator_read_why_keys_are_refused() {
+    let root = root().await;
+    let account = root.account.clone();
+    let sql = |sql: &str| {
+        let database = root.world.accounts.database();
+        database.with_writer(|connection| connection.execute_batch(sql).unwrap());
+    };
+    sql(&format!(
+        "INSERT INTO payment_order(id, account, amount, currency, credits, bonus, state, checkout, payment,
+           created_at_ms, paid_at_ms) VALUES('pay_1', '{account}', 1000, 'usd', 1000000000, 0, 'paid', 'cs_1',
+           'stripe:pi_1', 1, 1)"
+    ));
+    let logins = root.world.accounts.logins();
+    let token = logins.create_session(&account, now_ms()).unwrap().token;
+    let cookie = format!("gw-session={token}");
+    let texts = async || {
+        let own = root.world.get("/dashboard", &cookie).await.body;
+        let operators = format!("/dashboard/operator/accounts/{account}");
+        let operators = root.get(&operators).await.body;
+        let own = own.contains("data-testid=\"taken-back\"").then_some(own);
+        let row = "data-testid=\"clawback\"";
+        let operators = operators.contains(row).then_some(operators);
+        (own, operators)
+    };
+    assert_eq!(texts().await, (None, None), "nothing was taken back");
+    sql("UPDATE payment_order SET refunded = 1000, clawback = 'held'");
+    let (own, operators) = texts().await;
+    assert!(own.unwrap().contains("You need not do anything"));
+    assert!(
+        operators
+            .unwrap()
+            .contains("It begins requests again by itself")
+    );
+    sql("UPDATE payment_order SET clawback = 'none', written_off = 250000000");
+    assert_eq!(texts().await, (None, None), "the operator resumed it");
+    sql(&format!(
+        "UPDATE account SET status = 'suspended' WHERE id = '{account}'"
+    ));
+    let (own, operators) = texts().await;
+    assert!(
+        own.unwrap()
+            .contains("after 250.00 of their credits were spent")
+    );
+    assert!(operators.unwrap().contains("250 credits of payments"));
 }
