@@ -58,7 +58,11 @@ struct PlayedProvider {
     /// Keys of the refunds that it has made.
     refunds: Mutex<BTreeSet<String>>,
     misbehaviour: Mutex<Misbehaviour>,
+    /// Happens while the next checkout is created, of the order with this id.
+    meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Box<dyn FnOnce(&str) + Send>;
 
 impl PlayedProvider {
     fn answer<T>(&self, act: impl FnOnce() -> T) -> Result<T, ProviderError> {
@@ -88,6 +92,9 @@ impl PaymentProvider for PlayedProvider {
         &self,
         request: &CheckoutRequest<'_>,
     ) -> Result<Checkout, ProviderError> {
+        if let Some(act) = self.meanwhile.lock().unwrap().take() {
+            act(request.order);
+        }
         self.answer(|| {
             let id = format!("cs_{}", request.order);
             let new = || Checkout {
@@ -222,6 +229,7 @@ fn world_in(folder: TempDir, section: &str) -> World {
         checkouts: Mutex::default(),
         refunds: Mutex::default(),
         misbehaviour: Mutex::new(Misbehaviour::None),
+        meanwhile: Mutex::default(),
     });
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let payments = Payments {
@@ -437,10 +445,21 @@ async fn a_crash_between_the_entry_and_the_order_credits_once() {
     );
     assert_eq!(world.findings(), Vec::<String>::new());
     let paid = world.pay(&order);
-    world.handle(EventSubject::Checkout(paid)).unwrap();
+    world.handle(EventSubject::Checkout(paid.clone())).unwrap();
     assert_eq!(
         (world.balance(), world.state(&order)),
         ("10500".into(), OrderState::Paid)
+    );
+    // After such a crash, another payment of the same checkout buys nothing more.
+    world.sql("UPDATE payment_order SET state = 'open', paid_at_ms = NULL");
+    let other = Checkout {
+        payment: Some("pi_other".into()),
+        ..paid
+    };
+    world.handle(EventSubject::Checkout(other)).unwrap();
+    assert_eq!(
+        (world.balance(), world.state(&order)),
+        ("10500".into(), OrderState::Refused)
     );
 }
 
@@ -493,10 +512,27 @@ async fn a_payment_that_differs_from_its_order_is_not_credited() {
         let rows = world.accounts.database().payments();
         let note = rows.order(&order.id).unwrap().unwrap().note;
         assert!(note.contains(what), "{note}");
+        let failed = Checkout {
+            state: CheckoutState::Failed,
+            ..world.pay(&order)
+        };
+        world.handle(EventSubject::Checkout(failed)).unwrap();
+        assert_eq!(world.state(&order), OrderState::Refused, "{what}");
     }
     assert_eq!(world.balance(), "0");
-    // One payment pays one order.
+    // One payment pays one order. It stays paid, whatever comes later.
     let first = world.buy(1_000).await;
+    let root = world.open_root();
+    let mut late = world.pay(&first);
+    late.amount = Some(1);
+    world.handle(EventSubject::Checkout(late)).unwrap();
+    let rows = world.accounts.database().payments();
+    rows.set_order_state(&first.id, OrderState::Expired, "")
+        .unwrap();
+    assert_eq!(
+        (world.state(&first), world.fired(&root)),
+        (OrderState::Paid, Vec::new())
+    );
     let second = world.order(1_000).await;
     let mut paid = world.pay(&second);
     paid.payment = Some(format!("pi_{}", first.id));
@@ -581,8 +617,51 @@ async fn refunds_take_the_difference_in_any_order() {
         world.refund(&order, refunded).unwrap();
         assert_eq!(world.balance(), balance, "{refunded}");
     }
+    let rows = world.accounts.database().payments();
+    rows.set_refunded(&order.id, 5_000).unwrap();
+    let refunded = rows.order(&order.id).unwrap().unwrap().refunded;
+    assert_eq!(refunded, 10_000, "a total never falls");
     assert_eq!(world.status(), "active", "nothing was spent");
     assert_eq!(world.findings(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn refunds_that_come_at_the_same_time_are_taken_one_after_the_other() {
+    let world = world();
+    let order = world.buy(10_000).await;
+    std::thread::scope(|threads| {
+        for part in 1..=20 {
+            let (world, order) = (&world, &order);
+            threads.spawn(move || world.refund(order, part * 500).unwrap());
+        }
+    });
+    assert_eq!(
+        (world.balance(), world.findings()),
+        ("0".into(), Vec::new())
+    );
+}
+
+#[tokio::test]
+async fn the_ledger_itself_takes_back_no_more_than_a_payment_bought() {
+    let world = world();
+    let (order, _) = (world.buy(1_000).await, world.buy(1_000).await);
+    let payment = format!("stripe:pi_{}", order.id);
+    let take = |credits: i64| {
+        let posted = world.billing.corrections().post_change(&BalanceChange {
+            kind: BalanceChangeKind::PaymentRefund { payment: &payment },
+            reference: &format!("{payment}:{credits}"),
+            account: &world.account,
+            amount: Micro::new(-credits * 1_000_000),
+            actor: None,
+            at_ms: now_ms(),
+        });
+        posted.map_err(|error| error.to_string())
+    };
+    take(600).unwrap();
+    let refused = take(401).unwrap_err();
+    assert!(refused.contains("of which 400 are left"), "{refused}");
+    take(400).unwrap();
+    assert_eq!(world.balance(), "1000");
 }
 
 #[tokio::test]
@@ -673,6 +752,23 @@ async fn an_order_that_the_provider_does_not_answer_can_never_be_paid_unseen() {
         orders.iter().all(|order| !order.state.is_waiting()),
         "{orders:?}"
     );
+}
+
+#[tokio::test]
+async fn an_order_that_ends_while_its_checkout_is_made_has_no_page_to_pay_at() {
+    let world = world();
+    let accounts = world.accounts.clone();
+    *world.provider.meanwhile.lock().unwrap() = Some(Box::new(move |order| {
+        let rows = accounts.database().payments();
+        rows.set_order_state(order, OrderState::Expired, "")
+            .unwrap();
+    }));
+    let error = world.payments.order(&world.account, 1_000).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("has ended while"), "{error}");
+    let checkouts = world.provider.checkouts.lock().unwrap();
+    let states: Vec<_> = checkouts.values().map(|it| it.state).collect();
+    assert_eq!(states, [CheckoutState::Expired]);
 }
 
 #[tokio::test]

@@ -105,6 +105,26 @@ async fn a_code_that_is_not_valid_never_says_why() {
 }
 
 #[tokio::test]
+async fn the_files_have_the_hash_of_a_code_and_not_its_text() {
+    let world = world();
+    let code = world.create_codes(1, 1).remove(0);
+    let hash = hash_code(&code).unwrap();
+    world.redeem(&world.account, &code, now_ms()).unwrap();
+    let contains = |bytes: &[u8]| {
+        let files = std::fs::read_dir(world.folder.path()).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let mut files = files.filter(|path| path.is_file());
+        files.any(|path| {
+            let content = std::fs::read(path).unwrap();
+            content.windows(bytes.len()).any(|part| part == bytes)
+        })
+    };
+    let text = code.strip_prefix("gw-code-").unwrap();
+    assert!(contains(&hash) && !contains(text.as_bytes()));
+    assert!(!contains(text.to_uppercase().as_bytes()));
+}
+
+#[tokio::test]
 async fn a_redemption_that_a_crash_interrupted_is_finished_once() {
     let world = world();
     let codes = world.create_codes(2, 2);
