@@ -342,6 +342,15 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
     fleet.close();
 }
 
+/// The config of holds in Redis and a ledger in PostgreSQL, as the value of the key `store`.
+fn homes(redis: &Server, postgres: &PostgresServer) -> String {
+    format!(
+        "{{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
+         ledger: {{kind: postgres, url: \"postgres://gateway@127.0.0.1:{}/gateway?sslmode=disable\", require_standby: false}}",
+        redis.port, postgres.port
+    )
+}
+
 /// Two sidecars that share a ledger in PostgreSQL. The first holds the ledger.
 struct TwoSidecars {
     first: World,
@@ -355,11 +364,7 @@ impl TwoSidecars {
     fn start(stripe: &Stripe) -> Self {
         let (postgres, redis) = (PostgresServer::start(), Server::start());
         postgres.create_database("gateway");
-        let homes = format!(
-            "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
-             ledger: {{kind: postgres, url: \"postgres://gateway@127.0.0.1:{}/gateway?sslmode=disable\", require_standby: false}}",
-            redis.port, postgres.port
-        );
+        let homes = format!("store: {}", homes(&redis, &postgres));
         let sidecar = || {
             let plan = Plan::default()
                 .role("sidecar")
@@ -431,10 +436,28 @@ fn two_sidecars_charge_a_card_once_and_so_does_the_one_that_is_left() {
     both.second.close();
 }
 
+/// Ends the leases of all requests, without the wait of more than an hour.
+fn end_leases(redis: &Server) {
+    let names = redis.cli(&["--scan", "--pattern", "gw:*:a:*"]);
+    for name in names.lines() {
+        let fields = redis.cli(&["HKEYS", name]);
+        for request in fields.lines().filter(|field| field.starts_with('~')) {
+            let hold = redis.cli(&["HGET", name, request]);
+            let (hold, _) = hold.rsplit_once('@').unwrap();
+            redis.cli(&["HSET", name, request, &format!("{hold}@1")]);
+        }
+        let (partition, account) = name.split_once(":a:").unwrap();
+        redis.cli(&["ZADD", &format!("{partition}:l"), "1", account]);
+    }
+}
+
 #[test]
 fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
     let stripe = Stripe::start();
-    let mut fleet = Fleet::with(|plan| {
+    let (postgres, redis) = (PostgresServer::start(), Server::start());
+    postgres.create_database("gateway");
+    let homes = homes(&redis, &postgres);
+    let mut fleet = Fleet::on_with(redis, &homes, |plan| {
         let plan = plan
             .edit("trial_credits: \"300\"", "trial_credits: \"1\"")
             .limit("drain_after_client_seconds", 1)
@@ -498,17 +521,20 @@ fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
     }
     let held = 1_001 * CREDIT - free;
     assert_eq!(holder.bought(&fleet.sidecar), held - CREDIT);
-    // One request ends, and then the other.
+    // One request ends. The edge of the other one dies, and its lease ends.
     running.pop();
     wait_for("a part to be taken", SOON, || {
         (holder.bought(&fleet.sidecar) < held - CREDIT).then_some(())
     });
+    fleet.edges[0].kill();
     assert_eq!(shown(&fleet.sidecar)["clawback"], "held");
-    running.pop();
+    end_leases(&fleet.redis);
     wait_for("the rest to be taken", SOON, || {
         (shown(&fleet.sidecar)["clawback"] == "none").then_some(())
     });
     assert_eq!(holder.bought(&fleet.sidecar), 0);
+    // The edge comes back, and has an end of its request that counts no more.
+    fleet.edges[0].start_gateway();
     // The input of a request that its client left was spent, and only that.
     let written_off = micro(&shown(&fleet.sidecar)["written_off"]);
     assert!((1..CREDIT / 10).contains(&written_off), "{written_off}");
