@@ -1,9 +1,15 @@
 """Tests the shop with Stripe's own library: it reads what the simulated Stripe answers, and signs and checks webhooks, in both
 directions."""
 
+import queue
 import re
+import socket
+import subprocess
+import sys
+import threading
 import time
 import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx2
 import pytest
@@ -186,3 +192,110 @@ def test_the_gateway_takes_what_the_library_signs_and_the_library_what_the_simul
     assert deliver(paid["body"], sign(paid["body"], SECRET)) == 200
     assert deliver(paid["body"], paid["signature"]) == 200, "the simulator's own, and the event again"
     assert float(balance(holder)) == float(before) + 1000
+
+
+# It listens on the socket that it is given, and keeps nothing on the disk.
+LOCALSTRIPE = """
+import socket, sys
+from aiohttp import web
+from localstripe import resources, server
+type(resources.store).dump_to_disk = lambda self: None
+web.run_app(server.app, sock=socket.socket(fileno=int(sys.argv[1])), print=None)
+"""
+
+
+@pytest.fixture
+def localstripe():
+    """Posts a form to localstripe, a Stripe that others wrote. It has payment intents, and no Checkout sessions."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        args = [sys.executable, "-c", LOCALSTRIPE, str(listener.fileno())]
+        process = subprocess.Popen(args, pass_fds=[listener.fileno()])
+
+    def post(path: str, **form) -> dict:
+        headers = {"authorization": "Bearer sk_test_sdk"}
+        answer = httpx2.post(address + path, data=form, headers=headers, **gateway._DIRECTLY)
+        assert answer.status_code == 200, answer.text
+        return answer.json() if answer.content else {}
+
+    yield post
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+@pytest.fixture
+def passed_on():
+    """The address of a webhook that passes events on to the gateway, and a queue of their types with the gateway's answers."""
+    answers: queue.Queue = queue.Queue()
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            status = deliver(body, self.headers["stripe-signature"])
+            answers.put((self.path, re.findall(r'"type": "(payment_intent[.a-z]+)"', body), status))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+
+
+def test_the_gateway_takes_the_events_that_localstripe_signs_and_they_buy_nothing(localstripe, passed_on, holder):
+    address, answers = passed_on
+    kind = "payment_intent.succeeded"
+    for path, secret in [("/ours", SECRET), ("/other", "whsec_of_another_endpoint")]:
+        localstripe(f"/_config/webhooks{path}", url=address + path, secret=secret, **{"events[0]": kind})
+    number = {"number": "4242424242424242", "exp_month": 12, "exp_year": 2050, "cvc": "123"}
+    card = localstripe("/v1/payment_methods", type="card", **{f"card[{name}]": it for name, it in number.items()})["id"]
+    customer = localstripe("/v1/customers", email=holder[0])["id"]
+    localstripe(f"/v1/payment_methods/{card}/attach", customer=customer)
+    before, ordered = balance(holder), order(holder, 10)
+    charge = {"amount": 1000, "currency": "usd", "customer": customer, "payment_method": card, "confirm": "true"}
+    localstripe("/v1/payment_intents", **charge, **{"metadata[order]": ordered})
+    # An event of a payment is not one of its checkout, whatever it names.
+    assert sorted(answers.get(timeout=60) for _ in range(2)) == [("/other", [kind], 400), ("/ours", [kind], 200)]
+    assert balance(holder) == before
+
+
+def test_operators_find_refund_and_compare_payments_by_command_and_admin_api(api, holder):
+    ordered = order(holder, 20)
+    made = next(it for it in api.v1.checkout.sessions.list({"limit": 20}).data if it.client_reference_id == ordered)
+    act("pay", session=made.id)
+    for event in act("deliveries", secret=SECRET):
+        if made.id in event["body"]:
+            assert deliver(event["body"], event["signature"]) == 200
+    root = command("account", "create", "--email", f"{uuid.uuid4()}@example.com", "--admin", "--no-trial")["account_id"]
+    key = command("key", "create", "--account", root, "--name", "root")["key"]
+
+    def admin(path: str, body: dict | None = None) -> tuple[int, dict]:
+        url, headers = f"{gateway._setting('GATEWAY_ADMIN_URL')}/admin/v1{path}", {"authorization": f"Bearer {key}"}
+        method = "POST" if body is not None else "GET"
+        answer = httpx2.request(method, url, json=body, headers=headers, **gateway._DIRECTLY)
+        return answer.status_code, answer.json()
+
+    listed = command("payments", "list", "--account", holder[0], "--state", "paid")["payments"]
+    assert listed[0]["payment_id"] == ordered and admin(f"/payments?account={holder[0]}&state=paid")[1]["payments"] == listed
+    before = float(balance(holder))
+    refund = {"amount": "5", "ref": "ticket 1"}
+    assert [admin(f"/payments/{ordered}/refunds", refund)[0] for _ in range(2)] == [201, 200]
+    assert not command("payments", "refund", ordered, "--amount", "5", "--ref", "ticket 1")["new"]
+    shown = command("payments", "show", ordered)
+    assert (shown["refunded"], float(balance(holder))) == ("5.00", before - 500)
+    assert admin(f"/payments/{ordered}") == (200, shown)
+    # Payments of the last hour are left for the next time.
+    assert admin("/payments/reconcile", {"days": 1})[1]["differences"] == command("payments", "reconcile", "--days", "1")["differences"]
+    # The texts of codes are printed once, as CSV.
+    create = [gateway.BINARY, "codes", "create", "--credits", "50", "--count", "3", "--expires", "30d"]
+    csv = subprocess.run(create, capture_output=True, text=True, timeout=300, check=True).stdout.splitlines()
+    codes = [line.split(",")[0] for line in csv[1:]]
+    assert csv[0] == "code,credits,expires_at" and len(codes) == 3 and all(re.fullmatch("gw-code-[a-z0-9]+", it) for it in codes)
+    batch = command("codes", "list")["batches"][0]
+    assert (batch["count"], batch["redeemed"], batch["credits"]) == (3, 0, "50")
+    assert command("codes", "void", codes[0]) == {"voided": 1}
+    states = sorted(code["state"] for code in admin(f"/codes/{batch['batch']}")[1]["codes"])
+    assert states == ["open", "open", "voided"] and admin(f"/codes/{batch['batch']}/void", {}) == (200, {"voided": 2})
