@@ -33,6 +33,8 @@ pub enum AdminError {
     Busy,
     /// The request timed out, but the change may have been made.
     TimedOut,
+    /// The disk has no room or does not answer. The text is for the log only.
+    Storage(String),
     /// An internal error. The text is for the log only.
     Internal(String),
 }
@@ -80,6 +82,13 @@ impl IntoResponse for AdminError {
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
+            Self::Storage(what) => {
+                log::error!("admin: {what}");
+                let message =
+                    "the gateway cannot read or write its files at the moment: repeat the request with the same reference"
+                        .into();
+                (StatusCode::SERVICE_UNAVAILABLE, "storage", message)
+            }
             Self::Internal(what) => {
                 log::error!("admin: {what}");
                 let message =
@@ -110,6 +119,7 @@ impl IntoResponse for AdminError {
 impl From<StoreError> for AdminError {
     fn from(error: StoreError) -> Self {
         match error {
+            error if error.is_storage_failure() => Self::Storage(error.to_string()),
             StoreError::Refused(why) | StoreError::Held(why) => Self::Refused(why),
             StoreError::Unknown(what) => Self::NotFound(what),
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),

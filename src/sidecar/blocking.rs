@@ -3,12 +3,19 @@
 //! This file must not limit concurrent work; for passwords, `hash_limiter.rs` does.
 
 use super::error::PageError;
+use std::time::Duration;
 
-/// Runs work that may wait for the disk or for another process's lock on a blocking thread.
+/// Time after which a page no longer waits for its work. Reading a large ledger takes less.
+const WORK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs work that may wait for the disk or for another process's lock on a blocking thread. Work
+/// that takes too long continues, because it may change data.
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, PageError> {
-    tokio::task::spawn_blocking(work)
-        .await
+    let worked = tokio::time::timeout(WORK_TIMEOUT, tokio::task::spawn_blocking(work)).await;
+    let too_long = |_| PageError::Storage("the disk of data_dir does not answer".into());
+    worked
+        .map_err(too_long)?
         .map_err(|error| PageError::Internal(error.to_string()))
 }

@@ -27,6 +27,8 @@ pub enum PageError {
     OwnAccount,
     /// The requested data is in a ledger segment that cannot be read. The text is for the log only.
     Archived(String),
+    /// The disk has no room or does not answer. The text is for the log only.
+    Storage(String),
     /// An internal error occurred. The text is for the log only.
     Internal(String),
 }
@@ -35,6 +37,7 @@ impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::SegmentUnavailable(why) => Self::Archived(why),
+            error if error.is_storage_failure() => Self::Storage(error.to_string()),
             error => Self::Internal(error.to_string()),
         }
     }
@@ -42,7 +45,10 @@ impl From<StoreError> for PageError {
 
 impl From<AccountError> for PageError {
     fn from(error: AccountError) -> Self {
-        Self::Internal(error.to_string())
+        match error {
+            AccountError::Store(error) => error.into(),
+            error => Self::Internal(error.to_string()),
+        }
     }
 }
 

@@ -90,6 +90,17 @@ impl IntoResponse for PageError {
                     "This request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
                 )
             }
+            Self::Storage(what) => {
+                METRICS.ledger_error("accounts");
+                reference = new_reference();
+                let shown = reference.as_deref().unwrap_or("none");
+                log::error!("sidecar: {what} (reference {shown})");
+                (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "The gateway's disk does not answer",
+                    "The gateway cannot read or write its files at the moment. Try again soon. If you made a change, check whether it was saved.",
+                )
+            }
             Self::Internal(what) => {
                 METRICS.ledger_error("accounts");
                 reference = new_reference();

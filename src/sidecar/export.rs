@@ -168,7 +168,7 @@ impl Stream for AccountExport {
         // An incomplete document is recognizable, because the body ends without its terminator.
         let cut = |problem| {
             let why = match &problem {
-                PageError::Internal(why) => why,
+                PageError::Internal(why) | PageError::Storage(why) => why,
                 _ => "the request was refused",
             };
             log::error!("sidecar: cannot export account {}: {why}", self.account);

@@ -165,7 +165,7 @@ impl FromRequestParts<Arc<SidecarState>> for OptionalUser {
             match CurrentUser::from_request_parts(parts, app).await {
                 Ok(user) => Some(user),
                 // A public page must not fail because the session cannot be read.
-                Err(PageError::Internal(error)) => {
+                Err(PageError::Internal(error) | PageError::Storage(error)) => {
                     log::warn!("sidecar: cannot read the session of a public page: {error}");
                     None
                 }

@@ -9,6 +9,7 @@ use crate::client::{self, Answer, Connection, Request};
 use crate::crash::FUNDS;
 use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,6 +198,7 @@ fn refused(surface: Surface, answer: &Answer) {
 /// Fills the disk while requests run, waits for their ends, checks that the gateway refuses new
 /// ones, and frees the disk. Returns the outcomes of the running requests.
 fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
+    let root = world.account_with("root@example.test", &["--no-trial", "--admin"]);
     // Without a tmpfs, the limit on the size of a file is the length of the journal file. Make that
     // file longer than the data that the reserve has to hold, because the limit applies to both.
     BOTH.into_iter()
@@ -244,6 +246,14 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
         200,
         "what is read is told"
     );
+    let grants = format!("/admin/v1/accounts/{}/grants", account.id);
+    let grant = json!({"credits": "1", "ref": "while-full"}).to_string();
+    let change = client::ask(
+        world.admin,
+        &Request::post(&grants, grant).bearer(&root.key),
+    );
+    assert_eq!(change.status, 503, "{}", change.text());
+    assert_eq!(change.json()["error"]["code"], "storage");
     let freed = Instant::now();
     disk.free(world);
     wait_for("the gateway to be ready by itself", SOON, || {
@@ -287,7 +297,7 @@ fn settled_as_seen(world: &World, account: &Account, seen: &[Ended]) {
         assert_eq!(micro(&of[0]["credits"]) > 0, *is_whole, "{}", of[0]);
     }
     let verdict = world.json(&["ledger", "verify"]);
-    assert_eq!(verdict["findings"], serde_json::json!([]), "{verdict}");
+    assert_eq!(verdict["findings"], json!([]), "{verdict}");
 }
 
 fn on(disk: &Disk) -> World {

@@ -1,6 +1,8 @@
 //! Defines the errors of the databases and of the shared store.
 
+use rusqlite::ErrorCode;
 use std::error::Error as _;
+use std::io;
 use tokio_postgres::error::SqlState;
 
 /// An error of a database or of the shared store.
@@ -71,6 +73,33 @@ impl StoreError {
             Self::SharedStore { reason, .. } => reason,
             Self::Refused(_) => "store_refused",
             _ => "store_error",
+        }
+    }
+
+    /// Returns whether the disk has no room or does not answer, so that the same call may succeed
+    /// later.
+    pub fn is_storage_failure(&self) -> bool {
+        match self {
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::ReadOnly
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                )
+            ),
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull
+                    | io::ErrorKind::QuotaExceeded
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::TimedOut
+                    | io::ErrorKind::WouldBlock
+            ),
+            _ => false,
         }
     }
 
