@@ -5,14 +5,13 @@
 //! before it closes its connections.
 
 use super::server_handle::ServerHandle;
-use crate::private_refusals;
+use crate::private_refusals::{self, is_private_host};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::HOST;
-use axum::http::uri::Authority;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
@@ -20,7 +19,7 @@ use base::telemetry::refusals::RefusalReason;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -168,16 +167,6 @@ async fn refuse_public_names(
     } else {
         (StatusCode::MISDIRECTED_REQUEST, PUBLIC_NAME).into_response()
     }
-}
-
-/// Returns whether a host header has an address, a name that no stranger can own, or one of
-/// `names`.
-fn is_private_host(host: &[u8], names: &[String]) -> bool {
-    Authority::try_from(host).is_ok_and(|authority| {
-        let host = authority.host().trim_matches(['[', ']']);
-        let is_known = || names.iter().any(|name| name.eq_ignore_ascii_case(host));
-        host.parse::<IpAddr>().is_ok() || !host.contains('.') || is_known()
-    })
 }
 
 /// Counts and logs requests that the admin listener refuses.

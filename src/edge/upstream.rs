@@ -298,6 +298,8 @@ pub fn build_sidecar_header(
             header.remove_header(name);
         }
         header.insert_header(ACCOUNT_HEADER, account.to_string())?;
+        // This API of the sidecar refuses public names, which a browser could be led to.
+        header.insert_header(header::HOST, "sidecar")?;
     }
     if let Some(caller) = record.caller {
         header.insert_header("x-forwarded-for", caller.address.to_string())?;

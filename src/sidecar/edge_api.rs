@@ -9,8 +9,10 @@ use super::state::Sidecar;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::known_request::find_request;
-use axum::extract::{Path, RawQuery, State};
+use crate::private_refusals::is_private_host;
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -26,7 +28,20 @@ pub fn router(state: Sidecar) -> Router {
         .route("/v1/credits", get(credits))
         .route("/v1/receipts/{request_id}", get(receipt))
         .route("/v1/usage", get(usage))
+        .route_layer(from_fn(refuse_public_names))
         .with_state(state)
+}
+
+/// Refuses a request that a browser sent to a public name. An edge sends the host `sidecar`
+/// in place of the one that its client asked.
+async fn refuse_public_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST);
+    if host.is_none_or(|host| is_private_host(host.as_bytes(), &[])) {
+        return next.run(request).await;
+    }
+    let message = "this address answers requests of edges only";
+    let body = Json(json!({"error": {"message": message}}));
+    (StatusCode::MISDIRECTED_REQUEST, body).into_response()
 }
 
 async fn credits(State(state): State<Sidecar>, headers: HeaderMap) -> Response {

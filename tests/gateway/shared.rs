@@ -335,10 +335,25 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
     fleet.close();
 }
 
+/// The edges' API trusts its callers, so a browser that a stranger's name led to it gets nothing.
+#[track_caller]
+fn edges_alone_may_ask(sidecar: &World, account: &Account) {
+    for (host, status) in [("evil.example", 421), ("sidecar", 200)] {
+        let mut connection = Connection::open(sidecar.sidecar);
+        let head = format!(
+            "GET /v1/credits HTTP/1.1\r\nhost: {host}\r\nx-gateway-account: {}\r\n\r\n",
+            account.id
+        );
+        connection.send(head.as_bytes());
+        assert_eq!(connection.answer().status, status, "{host}");
+    }
+}
+
 #[test]
 fn a_revoked_key_is_soon_refused_at_every_edge() {
     let fleet = Fleet::new();
     let account = fleet.funded(10_000_000);
+    edges_alone_may_ask(&fleet.sidecar, &account);
     let (key_id, key) = fleet.sidecar.key(&account.id, "doomed");
     for edge in &fleet.edges {
         fleet.wait_known(edge, &key);
