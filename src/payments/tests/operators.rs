@@ -205,3 +205,16 @@ async fn what_goes_wrong_is_an_alert_of_who_must_know() {
     assert_eq!(world.fired(&root), all);
     assert_eq!(world.fired(&world.account), ["payment_failed"]);
 }
+
+#[tokio::test]
+async fn the_provider_is_compared_once_a_day() {
+    const DAY_MS: i64 = 86_400_000;
+    let (world, start_ms) = (world(), now_ms());
+    let at = async |now_ms| {
+        world.payments.reconcile_daily(now_ms).await.unwrap();
+        world.payments.last_reconciliation().unwrap().unwrap().at_ms
+    };
+    assert_eq!(at(start_ms).await, start_ms);
+    assert_eq!(at(start_ms + DAY_MS - 1).await, start_ms);
+    assert_eq!(at(start_ms + DAY_MS).await, start_ms + DAY_MS);
+}

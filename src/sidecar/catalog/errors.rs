@@ -73,8 +73,8 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::AccountSuspended,
         "account_suspended",
-        "The account of the key is suspended",
-        "Ask the operator",
+        "The account of the key is suspended, or a payment of it was taken back",
+        "Read why on its dashboard, or ask the operator",
     ),
     (
         Kind::ModelNotAllowed,

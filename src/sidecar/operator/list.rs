@@ -66,6 +66,8 @@ pub struct AccountOrderQuery {
 
 struct AccountFundsRow {
     account: Account,
+    /// True if requests hold credits of a payment that was taken back, so that it begins no others.
+    waits: bool,
     balance: BalanceAmount,
     spent: Credits,
 }
@@ -196,12 +198,16 @@ fn rows(
     let spends = billing.reports().spend_since(&ids, first_day)?;
     let amount =
         |sums: &BTreeMap<String, Micro>, id: &str| sums.get(id).copied().unwrap_or(Micro::ZERO);
-    let rows = shown.into_iter().map(|account| AccountFundsRow {
-        balance: BalanceAmount(amount(&balances, &account.id)),
-        spent: Credits(amount(&spends, &account.id)),
-        account,
+    let payments = accounts.database().payments();
+    let rows = shown.into_iter().map(|account| {
+        Ok::<_, StoreError>(AccountFundsRow {
+            waits: payments.account_clawback(&account.id)?.is_held,
+            balance: BalanceAmount(amount(&balances, &account.id)),
+            spent: Credits(amount(&spends, &account.id)),
+            account,
+        })
     });
-    Ok((rows.collect(), count))
+    Ok((rows.collect::<Result<_, _>>()?, count))
 }
 
 /// Returns the first day that the sums cover, in days since 1970 UTC.

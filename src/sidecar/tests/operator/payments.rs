@@ -117,6 +117,7 @@ async fn an_account_whose_payment_was_taken_back_and_its_operator_read_why_keys_
     let logins = root.world.accounts.logins();
     let token = logins.create_session(&account, now_ms()).unwrap().token;
     let cookie = format!("gw-session={token}");
+    let listed = async || root.get("/dashboard/operator/accounts").await.body;
     let texts = async || {
         let own = root.world.get("/dashboard", &cookie).await.body;
         let operators = format!("/dashboard/operator/accounts/{account}");
@@ -127,7 +128,9 @@ async fn an_account_whose_payment_was_taken_back_and_its_operator_read_why_keys_
         (own, operators)
     };
     assert_eq!(texts().await, (None, None), "nothing was taken back");
+    assert!(!listed().await.contains("requests refused"));
     sql("UPDATE payment_order SET refunded = 1000, clawback = 'held'");
+    assert!(listed().await.contains("requests refused"));
     let (own, operators) = texts().await;
     assert!(own.unwrap().contains("You need not do anything"));
     assert!(
