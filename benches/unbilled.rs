@@ -19,7 +19,8 @@ use model_gateway::billing::admission::Admission;
 use model_gateway::billing::backlog::LedgerBacklog;
 use model_gateway::billing::holds::Payer;
 use model_gateway::billing::{
-    Balance, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests, ReserveError,
+    Balance, Debit, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests,
+    ReserveError,
 };
 use std::io;
 use std::path::PathBuf;
@@ -63,8 +64,8 @@ struct NullStore {
 struct NullHolds;
 
 impl HoldStore for NullHolds {
-    fn settle(self: Arc<Self>, _: &mut HeldRequest, _: HoldEnd) -> io::Result<Micro> {
-        Ok(Micro::ZERO)
+    fn settle(self: Arc<Self>, _: &mut HeldRequest, _: HoldEnd) -> Debit {
+        Debit::default()
     }
 }
 

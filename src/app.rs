@@ -111,6 +111,7 @@ pub fn run_with_admission(
     // Do not open the file earlier, because that may migrate it to a schema that the predecessor
     // does not know.
     let accounts = Accounts::open(&settings.data_dir)?;
+    accounts.open_readers()?;
     let now_ms = clock::now_ms();
     let billing = credit.billing().clone();
     billing.store_prices(settings.catalog.models(), now_ms)?;

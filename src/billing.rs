@@ -51,9 +51,9 @@ pub use backup::Backup;
 pub(crate) use balance::CreditSnapshot;
 pub use balance::{Balance, PostedFunds, TrialState};
 pub use data_dir::Billing;
-pub use embedded::EmbeddedAdmission;
-pub(crate) use hold::record_metrics;
-pub use hold::{HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
+pub use embedded::{EmbeddedAdmission, LEDGER_CALLS};
+pub use hold::{Debit, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore};
+pub(crate) use hold::{record_metrics, without_charge};
 pub use holds::{PendingRequests, ReserveError};
 pub(crate) use lapse_clock::LapseClock;
 pub use ledger::audit::{
@@ -63,5 +63,6 @@ pub use ledger::audit::{
 pub use open_holds::OpenHolds;
 pub use receipt::Receipt;
 pub use service::CreditService;
+pub(crate) use service::JOURNAL_CLOSE_TIMEOUT;
 pub use usual_reserve::UsualReserve;
 pub use views::{BillingPages, BillingUpkeep, Corrections, Receipts, UsageReports};

@@ -52,6 +52,7 @@ use bytes::Bytes;
 use config::{MAX_ATTEMPTS, MAX_FALLBACKS};
 use http::HeaderMap;
 use intake::AbortReason;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::protocols::Digest;
@@ -292,6 +293,10 @@ impl ProxyHttp for Gateway {
     ) -> Box<Error> {
         let surface = ctx.record.surface;
         let retry = match &mut ctx.stage {
+            Stage::Admitted(call) if call.exchange.is_unjournalled() => {
+                call.failure = Some(Failure::from_kind(Kind::LedgerUnavailable));
+                false
+            }
             Stage::Admitted(call) => {
                 response::inspect_broken_response(call, surface);
                 let request = (&mut **call, ctx.record.request_id.as_str());

@@ -27,6 +27,6 @@ pub use claim::{BodyHash, KeyLookupOutcome, ReplayedResponse, hash_body, is_vali
 pub use embedded::EmbeddedIdempotency;
 pub use guard::{IdempotencyGuard, KeyCommit};
 pub use housekeeping::IdempotencyHousekeeping;
-pub use key_completion::{IdempotencyCompletion, KeyWrite, Retention};
+pub use key_completion::{IdempotencyCompletion, Retention};
 pub use keys::{ClaimError, IdempotencyKeys};
 pub use service::Idempotency;

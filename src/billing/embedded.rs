@@ -6,17 +6,22 @@
 use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;
 use crate::billing::holds::Payer;
+use crate::billing::reserve::Reservation;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
     Balance, CreditService, Hold, HoldRequest, PendingRequests, Receipt, ReserveError,
 };
 use accounts::{Accounts, AuthError, Principal};
 use async_trait::async_trait;
+use base::disk_pool::{DiskError, DiskPool};
 use config::Settings;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use ledger::StoreError;
 use serde_json::Value;
+
+/// Threads for the calls of requests that read or write the ledger.
+pub static LEDGER_CALLS: DiskPool = DiskPool::new("ledger-calls", 4);
 
 pub struct EmbeddedAdmission {
     accounts: Accounts,
@@ -57,17 +62,31 @@ impl Admission for EmbeddedAdmission {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
-        if self.credit.has_handed_over() {
-            // The call may wait for another process, so it must not block a serving thread.
-            return tokio::task::block_in_place(|| {
-                self.credit.reserve(request, quote, exact, now_ms)
-            });
+        match self
+            .credit
+            .begin_reservation(request, quote, exact, now_ms)?
+        {
+            Reservation::Held(hold, limit) => {
+                let hold = hold.wait_until_open().await;
+                Ok((hold.map_err(ReserveError::from_journal)?, limit))
+            }
+            Reservation::HandedOver(request) => {
+                // A claim is written to the ledger, and may wait for another process.
+                let (credit, quote) = (self.credit.clone(), quote.clone());
+                let claim = move || credit.reserve_by_claim(request, &quote, exact, now_ms);
+                LEDGER_CALLS
+                    .run(claim)
+                    .await
+                    .map_err(|error| ReserveError::Unavailable(error.to_string()))?
+            }
         }
-        self.credit.reserve(request, quote, exact, now_ms)
     }
 
     async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
-        self.credit.billing().balance(account, now_ms)
+        let (credit, account) = (self.credit.clone(), account.to_owned());
+        let read = move || credit.billing().balance(&account, now_ms);
+        let failed = |error: DiskError| StoreError::io("read a balance", error.into());
+        LEDGER_CALLS.run(read).await.map_err(failed)?
     }
 
     fn apply_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {

@@ -41,7 +41,9 @@ impl ServingState {
         if !changes.has_handed_over() {
             return;
         }
-        if let Err(error) = changes.release_claim(self.journal.instance_id(), account, parts) {
+        if let Err(error) =
+            changes.release_claim(self.journal.journal().instance_id(), account, parts)
+        {
             log::error!("{error}; these credits stay reserved until this process ends");
         }
     }
@@ -126,12 +128,10 @@ impl CreditService {
             if outcome.map_err(unavailable)? {
                 serving.holds.add_claimed(&request.payer(), parts);
                 let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts);
-                return hold
-                    .journal_open(&serving.journal, &serving.open, now_ms)
-                    .map(|hold| (hold.with_rate_limits(meters), limit))
-                    .map_err(|error| {
-                        ReserveError::Unavailable(format!("cannot write the journal: {error}"))
-                    });
+                let hold = hold.journal_open(&serving.journal, &serving.open, now_ms);
+                let hold = hold.wait_until_open_on_thread();
+                let hold = hold.map_err(ReserveError::from_journal)?;
+                return Ok((hold.with_rate_limits(meters), limit));
             }
         }
         Err(ReserveError::Unavailable(

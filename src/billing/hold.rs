@@ -12,7 +12,8 @@ use credits::limits::RequestLimits;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::{self, ServiceTerms};
 use credits::rates::RateLimitStatuses;
-use ledger::journal::{Journal, JournalRecord, Segment};
+use ledger::journal::writer::{JournalWrite, JournalWriter};
+use ledger::journal::{EncodedRecord, JournalRecord};
 use ledger::{Ending, EndingDetail, RequestOutcome};
 use llm_protocol::Protocol;
 use llm_protocol::ir::CacheMarkerOrigin;
@@ -21,6 +22,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+
+/// Time that a request waits for its opening record before it is refused. A disk that takes longer
+/// does not answer.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request for a hold: the payer, the model and the limits, fixed at admission.
 #[derive(Debug, Clone)]
@@ -48,13 +53,32 @@ impl HoldRequest {
 
 /// The store that reserved the credits of a hold.
 pub trait HoldStore: Send + Sync {
-    /// Ends a hold: releases its credits except the cost, journals the ending, and queues it for
-    /// the ledger. A hold that was never journalled as open (because the journal failed) leaves no
-    /// trace. Returns the amount debited.
+    /// Ends a hold: releases its credits except the cost, and submits the ending to the journal,
+    /// and then to the ledger. If the ending cannot be journalled, nothing is debited. A hold that
+    /// was never journalled as open (because the journal failed) leaves no trace.
+    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> Debit;
+}
+
+/// The amount that a request pays, and its way into the journal.
+#[derive(Default)]
+#[must_use = "the client may get the last byte only once the journal has the debit"]
+pub struct Debit {
+    pub credits: Micro,
+    /// `None` if the request leaves no record.
+    pub journalled: Option<JournalWrite>,
+}
+
+impl Debit {
+    /// Waits on this thread, which may block, until the debit survives a crash of the process.
     ///
     /// # Errors
-    /// Returns an error if the journal cannot be written; no credits are debited then.
-    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro>;
+    /// Returns an error if the journal cannot be written; nothing is debited then.
+    pub fn wait_on_thread(self) -> io::Result<Micro> {
+        if let Some(journalled) = self.journalled {
+            journalled.wait_on_thread()?;
+        }
+        Ok(self.credits)
+    }
 }
 
 /// The end of a hold: the usage and the cost of the request.
@@ -84,8 +108,8 @@ impl HoldEnd {
 pub struct HeldRequest {
     pub(crate) request: HoldRequest,
     pub(crate) parts: CreditSplit,
-    /// Journal file with the opening record. `None` if the hold was never journalled.
-    pub(crate) opened_in: Option<Arc<Segment>>,
+    /// The opening record. `None` if the hold was never journalled.
+    pub(crate) opened: Option<JournalWrite>,
     /// Time at which the hold was opened, by the monotonic clock. `None` if it was never opened.
     opened_at: Option<Instant>,
     /// Time from `opened_at` to the first token, in ms.
@@ -120,7 +144,7 @@ impl Hold {
             held: HeldRequest {
                 request,
                 parts,
-                opened_in: None,
+                opened: None,
                 opened_at: None,
                 first_token_ms: None,
                 implausible: false,
@@ -133,16 +157,14 @@ impl Hold {
         }
     }
 
-    /// Journals the hold as open, and counts it in `open_count`.
-    ///
-    /// # Errors
-    /// Returns an error if the journal cannot be written; the credits are then released.
+    /// Submits the hold to the journal as open, and counts it in `open_count`. The vendor may be
+    /// called once [`Hold::wait_until_open`] has returned.
     pub(crate) fn journal_open(
         mut self,
-        journal: &Journal,
+        journal: &JournalWriter,
         open_count: &AtomicI64,
         now_ms: i64,
-    ) -> io::Result<Self> {
+    ) -> Self {
         open_count.fetch_add(1, Ordering::Relaxed);
         failpoint::hit(Point::AfterReserve);
         let unfinished = self.held.build_ending(
@@ -150,13 +172,47 @@ impl Hold {
             Micro::ZERO,
             &HoldEnd::without_cost(RequestOutcome::Interrupted, now_ms),
         );
-        // If this fails, the hold is dropped, which releases the credits.
-        let opened_in = journal
-            .write(&JournalRecord::Open(unfinished))
-            .inspect_err(|_| METRICS.ledger_error("journal_write"))?;
-        self.held.opened_in = Some(opened_in);
+        let record = EncodedRecord::new(&JournalRecord::Open(unfinished));
+        self.held.opened = Some(journal.submit(record, |written| {
+            if written.is_err() {
+                METRICS.ledger_error("journal_write");
+            }
+        }));
         self.held.opened_at = Some(Instant::now());
-        failpoint::hit(Point::AfterJournalOpen);
+        self
+    }
+
+    /// Waits until the journal has the opening record.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be written, or not in time; the credits are then
+    /// released.
+    pub(crate) async fn wait_until_open(self) -> io::Result<Self> {
+        if let Some(opened) = &self.held.opened {
+            match tokio::time::timeout(OPEN_TIMEOUT, opened.wait()).await {
+                Ok(written) => drop(written?),
+                Err(_) => {
+                    opened.withdraw();
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the disk does not answer",
+                    ));
+                }
+            }
+            failpoint::hit(Point::AfterJournalOpen);
+        }
+        Ok(self)
+    }
+
+    /// Waits like [`Hold::wait_until_open`], on a thread that may block.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be written; the credits are then released.
+    pub(crate) fn wait_until_open_on_thread(self) -> io::Result<Self> {
+        if let Some(opened) = &self.held.opened {
+            opened.wait_on_thread()?;
+            failpoint::hit(Point::AfterJournalOpen);
+        }
         Ok(self)
     }
 
@@ -253,19 +309,15 @@ impl Hold {
         verdict == UsageVerdict::Estimated
     }
 
-    /// Ends the request with its usage. Once this function returns, the debit survives a crash of
-    /// the process, so the gateway may send the last byte. Returns the amount debited.
-    ///
-    /// # Errors
-    /// Returns an error if the journal cannot be written; no credits are debited then, and the
-    /// client must not get the last byte.
+    /// Ends the request with its usage. Once the journal has the debit, it survives a crash of the
+    /// process, so the gateway may send the last byte.
     pub fn settle(
         mut self,
         usage: Usage,
         outcome: RequestOutcome,
         estimated: bool,
         now_ms: i64,
-    ) -> io::Result<Micro> {
+    ) -> Debit {
         let price = Arc::clone(&self.held.request.model.price);
         let usage = match outcome {
             // Usage that is free is billed as zero, so that the receipt adds up.
@@ -283,13 +335,10 @@ impl Hold {
         })
     }
 
-    /// Ends a request that costs nothing. `outcome` is the reason.
+    /// Ends a request that costs nothing. `outcome` is the reason. Nobody waits for the journal: if
+    /// it lacks the end, the request counts as interrupted, which costs nothing either.
     pub fn release(mut self, outcome: RequestOutcome, now_ms: i64) {
-        if let Err(error) = self.finish(HoldEnd::without_cost(outcome, now_ms)) {
-            log::error!(
-                "cannot journal the release of a reservation: {error}; the ledger will show the request as interrupted"
-            );
-        }
+        let Debit { .. } = self.finish(HoldEnd::without_cost(outcome, now_ms));
     }
 
     /// Abandons the hold as in a killed process: the journal has the opening record alone. Only
@@ -298,7 +347,7 @@ impl Hold {
         self.ended = true;
     }
 
-    fn finish(&mut self, end: HoldEnd) -> io::Result<Micro> {
+    fn finish(&mut self, end: HoldEnd) -> Debit {
         self.ended = true;
         METRICS.open_holds.dec();
         Arc::clone(&self.store).settle(&mut self.held, end)
@@ -361,18 +410,43 @@ impl Drop for Hold {
         if self.ended {
             return;
         }
-        if self.held.opened_in.is_some() {
+        if self
+            .held
+            .opened
+            .as_ref()
+            .is_some_and(|opened| !opened.has_failed())
+        {
             log::warn!(
                 "the gateway dropped request {} before it ended",
                 self.held.request.request_id
             );
         }
+        // The journal gets the record later, because nobody may wait here.
         let end = HoldEnd::without_cost(RequestOutcome::Interrupted, clock::now_ms());
-        if let Err(error) = self.finish(end) {
-            log::error!(
-                "cannot journal an interrupted request: {error}; the ledger enters it anyway"
-            );
-        }
+        let Debit { .. } = self.finish(end);
+    }
+}
+
+/// Returns the ending of a request whose own ending could not be journalled. A client that does not
+/// get the last byte is not charged.
+pub(crate) fn without_charge(ending: Ending, error: &io::Error) -> Ending {
+    METRICS.ledger_error("journal_write");
+    log::error!(
+        "cannot journal the end of request {}: {error}; the gateway withholds the end of its answer, and nothing is debited",
+        ending.request_id
+    );
+    Ending {
+        paid: Micro::ZERO,
+        trial: Micro::ZERO,
+        writeoff: Micro::ZERO,
+        detail: EndingDetail {
+            outcome: RequestOutcome::Interrupted,
+            usage: Usage::default(),
+            estimated: false,
+            implausible: false,
+            ..ending.detail
+        },
+        ..ending
     }
 }
 

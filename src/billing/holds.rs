@@ -21,6 +21,7 @@ use ledger::journal::replay::WithheldCost;
 use ledger::{Claim, Ledger};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -115,6 +116,13 @@ pub enum ReserveError {
     Backlog(BacklogRefusal),
     /// The ledger cannot be read or written.
     Unavailable(String),
+}
+
+impl ReserveError {
+    /// Wraps the error of an opening record.
+    pub fn from_journal(error: io::Error) -> Self {
+        Self::Unavailable(format!("cannot write the journal: {error}"))
+    }
 }
 
 impl From<BacklogRefusal> for ReserveError {
@@ -343,14 +351,14 @@ impl HoldRegistry {
     pub fn undo_settlement(
         &self,
         ledger: &Ledger,
-        payer: &Payer<'_>,
+        (account, key): (&Arc<str>, &Arc<str>),
         resolved: &HoldResolution,
     ) -> CreditSplit {
-        let mut shard = self.lock_shard(payer.account);
-        if let Some(of_key) = shard.keys.get_mut(payer.key) {
+        let mut shard = self.lock_shard(account);
+        if let Some(of_key) = shard.keys.get_mut(key) {
             of_key.settled = of_key.settled.minus(resolved.taken.total());
         }
-        if let Some(open) = shard.accounts.get_mut(payer.account) {
+        if let Some(open) = shard.accounts.get_mut(account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // The lock is held, so a later handover does not see the undone settlement.

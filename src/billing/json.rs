@@ -30,13 +30,13 @@ pub const NO_RECEIPT: &str = "There is no receipt with this id, or not yet.";
 ///
 /// # Errors
 /// Returns an error if the ledger cannot be read.
-pub async fn wait_for_receipt<T>(
-    find_receipt: impl Fn() -> Result<Option<T>, StoreError>,
+pub async fn wait_for_receipt<T, F: Future<Output = Result<Option<T>, StoreError>>>(
+    find_receipt: impl Fn() -> F,
     request_id: &str,
 ) -> Result<Option<T>, StoreError> {
     let until = tokio::time::Instant::now() + RECEIPT_TIMEOUT;
     loop {
-        let receipt = find_receipt()?;
+        let receipt = find_receipt().await?;
         // A receipt can only appear later if the request is still being answered or settled.
         if receipt.is_some() || tokio::time::Instant::now() >= until || !may_still_end(request_id) {
             return Ok(receipt);

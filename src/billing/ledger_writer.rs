@@ -51,7 +51,7 @@ pub struct Settlement {
     /// Claim to release once the ledger has the ending. It is zero unless this process has handed
     /// over by then.
     pub freed: CreditSplit,
-    pub journalled_in: [Arc<Segment>; 2],
+    pub journalled_in: [Option<Arc<Segment>>; 2],
 }
 
 pub struct LedgerWriter {
@@ -207,6 +207,7 @@ impl LedgerWriter {
             settlement
                 .journalled_in
                 .iter()
+                .flatten()
                 .for_each(|segment| segment.keep_for_replay());
             self.state.backlog.accept(1);
             self.state.backlog.remove([&*settlement.ending.account]);
@@ -431,7 +432,7 @@ impl LedgerWriterWorker {
     fn leave_withheld(&self) {
         self.withheld
             .iter()
-            .flat_map(|settlement| &settlement.journalled_in)
+            .flat_map(|settlement| settlement.journalled_in.iter().flatten())
             .for_each(|segment| segment.keep_for_replay());
     }
 
@@ -464,7 +465,7 @@ impl LedgerWriterWorker {
                 );
                 batch
                     .iter()
-                    .flat_map(|settlement| &settlement.journalled_in)
+                    .flat_map(|settlement| settlement.journalled_in.iter().flatten())
                     .for_each(|segment| segment.keep_for_replay());
                 return Vec::new();
             }

@@ -11,9 +11,19 @@ use credits::pricing::Quote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What a reservation has come to before the journal has it.
+pub(super) enum Reservation {
+    /// A hold, and the output limit that it covers.
+    Held(Hold, u64),
+    /// This process no longer admits requests, so the request needs a claim in the ledger.
+    HandedOver(HoldRequest),
+}
+
 impl CreditService {
     /// Reserves credits for the worst case of a request. Lowers the output limit to what the
-    /// account can pay, unless `exact`. Returns the hold and the output limit that it covers.
+    /// account can pay, unless `exact`. Returns the hold, once the journal has it, and the output
+    /// limit that it covers. A thread that serves requests must use
+    /// [`CreditService::begin_reservation`].
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`]; no credits are held then.
@@ -24,6 +34,28 @@ impl CreditService {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
+        match self.begin_reservation(request, quote, exact, now_ms)? {
+            Reservation::Held(hold, limit) => {
+                let hold = hold.wait_until_open_on_thread();
+                Ok((hold.map_err(ReserveError::from_journal)?, limit))
+            }
+            Reservation::HandedOver(request) => {
+                self.reserve_by_claim(request, quote, exact, now_ms)
+            }
+        }
+    }
+
+    /// Reserves credits like [`CreditService::reserve`], but does not wait for the journal.
+    ///
+    /// # Errors
+    /// Returns the reason as [`ReserveError`]; no credits are held then.
+    pub(super) fn begin_reservation(
+        &self,
+        request: HoldRequest,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<Reservation, ReserveError> {
         let serving = &self.serving;
         if serving.writer.state.closing.load(Ordering::Acquire) {
             return Err(ReserveError::Unavailable(
@@ -36,7 +68,7 @@ impl CreditService {
             ));
         }
         serving.writer.state.backlog.check_room()?;
-        if serving.journal.is_degraded() {
+        if serving.journal.journal().is_degraded() {
             return Err(ReserveError::Unavailable(
                 "the journal cannot be written".into(),
             ));
@@ -51,13 +83,10 @@ impl CreditService {
                 .holds
                 .reserve(&serving.ledger, &request.payer(), now_ms, decide)?
         else {
-            return self.reserve_by_claim(request, quote, exact, now_ms);
+            return Ok(Reservation::HandedOver(request));
         };
-        let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts)
-            .journal_open(&serving.journal, &serving.open, now_ms)
-            .map_err(|error| {
-                ReserveError::Unavailable(format!("cannot write the journal: {error}"))
-            })?;
-        Ok((hold.with_rate_limits(meters), limit))
+        let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts);
+        let hold = hold.journal_open(&serving.journal, &serving.open, now_ms);
+        Ok(Reservation::Held(hold.with_rate_limits(meters), limit))
     }
 }

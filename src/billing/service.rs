@@ -18,10 +18,12 @@ use ledger::journal;
 use ledger::journal::Journal;
 use ledger::journal::holds_mirror::HoldsMirror;
 use ledger::journal::replay::recover_dead_instances;
+use ledger::journal::writer::JournalWriter;
 use ledger::sqlite;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Reserves and settles credits from this process's own ledger. Cloning it is cheap.
 #[derive(Clone)]
@@ -36,7 +38,7 @@ pub(super) struct ServingState {
     /// Lock on the data directory. `None` after the handover.
     pub owner: Mutex<Option<InstanceLock>>,
     pub holds: Arc<HoldRegistry>,
-    pub journal: Arc<Journal>,
+    pub journal: JournalWriter,
     pub writer: LedgerWriter,
     /// `None` in a simulation, where readers alone write the index.
     pub indexer: Option<Indexer>,
@@ -46,6 +48,9 @@ pub(super) struct ServingState {
 }
 
 type StartIndexer = fn(&Arc<Ledger>, &Path) -> Result<Indexer, StoreError>;
+
+/// Time that a shutdown waits for the journal. A disk that does not answer keeps its thread.
+pub(crate) const JOURNAL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CreditService {
     /// Opens the service for the gateway, after it has replayed the journals of dead processes.
@@ -146,6 +151,14 @@ impl CreditService {
         let backlog =
             LedgerBacklog::new(count(limits.journal_pending), limits.ledger_backlog_seconds);
         let writer = start(deps, capacity, backlog)?;
+        // A simulation has no threads.
+        let journal = match start_indexer {
+            Some(_) => {
+                ledger.open_readers()?;
+                JournalWriter::start(journal)?
+            }
+            None => JournalWriter::new_inline(journal),
+        };
         let indexer = start_indexer
             .map(|start| start(&ledger, data_dir))
             .transpose()?;
@@ -199,7 +212,7 @@ impl CreditService {
 
     /// Returns the instance id, which names this process's journal.
     pub fn instance_id(&self) -> &str {
-        self.serving.journal.instance_id()
+        self.serving.journal.journal().instance_id()
     }
 
     /// Lists the instances whose endings the ledger may still lack, this process included.
@@ -225,14 +238,15 @@ impl CreditService {
     /// Returns whether the ledger accepts endings and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
         !self.serving.writer.state.failing.load(Ordering::Relaxed)
-            && !self.serving.journal.is_degraded()
+            && !self.serving.journal.journal().is_degraded()
     }
 
     /// Enters all settled requests into the ledger, and then stops the ledger writer.
     pub fn shut_down(&self) {
+        self.serving.journal.close(JOURNAL_CLOSE_TIMEOUT);
         self.serving.writer.shut_down();
         self.serving.indexer.iter().for_each(Indexer::shut_down);
-        self.serving.journal.close();
+        self.serving.journal.journal().close();
         if let Err(error) = self
             .forget_own_instance()
             .and_then(|()| self.serving.ledger.checkpoint())

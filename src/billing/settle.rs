@@ -1,23 +1,19 @@
-//! Ends a hold in this process's own ledger: releases its credits, writes its line to the journal,
-//! and queues its ending for the ledger writer.
+//! Ends a hold in this process's own ledger: releases its credits, submits its line to the journal,
+//! and queues its ending for the ledger writer once the journal has it.
 //!
 //! This file must not decide what a request costs: `billing/hold.rs` does.
 
-use super::hold::{HeldRequest, HoldEnd, HoldStore, record_metrics};
+use super::hold::{Debit, HeldRequest, HoldEnd, HoldStore, record_metrics, without_charge};
 use super::holds::HoldResolution;
 use super::ledger_writer::Settlement;
 use super::service::ServingState;
 use base::failpoint::{self, Point};
-use base::telemetry::METRICS;
-use credits::money::{CreditSplit, Micro};
-use ledger::RequestOutcome;
-use ledger::journal::JournalRecord;
-use std::io;
+use ledger::journal::{EncodedRecord, JournalRecord};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl HoldStore for ServingState {
-    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> io::Result<Micro> {
+    fn settle(self: Arc<Self>, hold: &mut HeldRequest, end: HoldEnd) -> Debit {
         let ledger = &self.ledger;
         let tokens = end.usage.tokens_total();
         let resolved = self.holds.resolve(
@@ -34,43 +30,46 @@ impl HoldStore for ServingState {
             freed,
         } = resolved;
         self.open.fetch_sub(1, Ordering::Relaxed);
-        let Some(opened_in) = hold.opened_in.take() else {
+        let opened = hold.opened.take().filter(|opened| !opened.has_failed());
+        let Some(opened) = opened else {
             self.release_claim(&hold.request.account, freed);
-            return Ok(Micro::ZERO);
+            return Debit::default();
         };
-        let record = JournalRecord::End(hold.build_ending(taken, writeoff, &end));
+        let ending = hold.build_ending(taken, writeoff, &end);
+        let record = EncodedRecord::new(&JournalRecord::End(ending.clone()));
+        let (account, key) = (
+            Arc::clone(&hold.request.account),
+            Arc::clone(&hold.request.key_id),
+        );
+        let serving = Arc::clone(&self);
         failpoint::hit(Point::BeforeJournalEnd);
-        let written = self.journal.write(&record);
-        failpoint::hit(Point::AfterJournalEnd);
-        let JournalRecord::End(ending) = record else {
-            return written.map(|_| Micro::ZERO);
-        };
-        match written {
+        let journalled = self.journal.submit(record, move |written| match written {
             Ok(ended_in) => {
+                failpoint::hit(Point::AfterJournalEnd);
                 record_metrics(&ending, taken);
-                self.writer.enqueue(Settlement {
+                serving.writer.enqueue(Settlement {
                     ending,
                     freed,
-                    journalled_in: [opened_in, ended_in],
+                    journalled_in: [opened.segment(), Some(ended_in)],
                 });
-                Ok(taken.total())
             }
             Err(error) => {
-                METRICS.ledger_error("journal_write");
-                let freed = self
-                    .holds
-                    .undo_settlement(ledger, &hold.request.payer(), &resolved);
+                let freed =
+                    serving
+                        .holds
+                        .undo_settlement(&serving.ledger, (&account, &key), &resolved);
                 // The ledger receives the ending without the journal. A replay of the journal would
                 // have the same result, because the opening record has no end.
-                let interrupted = HoldEnd::without_cost(RequestOutcome::Interrupted, end.at_ms);
-                let ending = hold.build_ending(CreditSplit::default(), Micro::ZERO, &interrupted);
-                self.writer.enqueue(Settlement {
-                    ending,
+                serving.writer.enqueue(Settlement {
+                    ending: without_charge(ending, &error),
                     freed,
-                    journalled_in: [Arc::clone(&opened_in), opened_in],
+                    journalled_in: [opened.segment(), None],
                 });
-                Err(error)
             }
+        });
+        Debit {
+            credits: taken.total(),
+            journalled: Some(journalled),
         }
     }
 }

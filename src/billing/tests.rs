@@ -145,6 +145,7 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     let half = Usage { output: 0, ..usage };
     assert_eq!(
         hold.settle(half, RequestOutcome::Completed, false, NOW)
+            .wait_on_thread()
             .unwrap(),
         Micro::new(500_000)
     );
@@ -249,6 +250,7 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
                     match billing.reserve(opening(&request), quote, true, NOW) {
                         Ok((hold, _)) => {
                             hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                                .wait_on_thread()
                                 .unwrap();
                             spent.fetch_add(1, Ordering::Relaxed);
                         }
@@ -288,6 +290,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     };
     let taken = hold
         .settle(five_credits, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     assert_eq!(
         taken,
@@ -456,6 +459,7 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
         "it would void a request that runs"
     );
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     wait_for("the debit", || {
         billing.billing().verify(NOW).unwrap().debits == 1
@@ -546,6 +550,7 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
         "it ends on the millisecond"
     );
     hold.settle(usage, RequestOutcome::Completed, false, ends_at_ms)
+        .wait_on_thread()
         .unwrap();
     assert_eq!(
         at(ends_at_ms).balance,
@@ -599,6 +604,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
         .reserve(opening("req_b"), &quote, false, NOW)
         .unwrap();
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     assert!(matches!(
         refused("req_c"),

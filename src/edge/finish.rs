@@ -17,6 +17,7 @@ use base::clock;
 use base::telemetry::METRICS;
 use base::telemetry::access::{AccessRecord, CallRecord};
 use ledger::RequestOutcome;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,11 @@ pub async fn finish_request(
             intake::restore_session(session, &call.exchange).await;
         }
         settle_or_release(call);
+        if !call.exchange.wait_for_ending().await {
+            call.billed = None;
+            call.failure
+                .get_or_insert_with(|| Failure::from_kind(Kind::LedgerUnavailable));
+        }
         // A draining process waits for this request, and so also for the outcome of its idempotency
         // key.
         call.exchange.wait_for_decision().await;

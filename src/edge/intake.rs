@@ -29,7 +29,7 @@ pub use body_limits::BodyLimits;
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use coding::{ContentCoding, DecodeAttempt, decode};
 pub use early_response::{discard_body, keep_alive_past_body};
-pub use exchange::{AbortReason, Deadlines, DeferredHead, ExchangeState};
+pub use exchange::{AbortReason, Deadlines, DeferredHead, ExchangeState, KeyEnd};
 
 use buffered_session::{BufferedDownstream, RESTORE_SESSION_CODE};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub fn wrap_session(
     share: BodyShare,
     deadlines: Deadlines,
 ) -> Arc<ExchangeState> {
-    let exchange = Arc::new(ExchangeState::default());
+    let exchange = Arc::new(ExchangeState::new(Arc::clone(&deadlines.shutdown)));
     exchange.set_body(body.clone());
     let placeholder = Box::new(HttpSession::new_custom(Box::new(())));
     let inner = std::mem::replace(&mut session.downstream_session, placeholder);

@@ -10,6 +10,7 @@ use super::model_lookup::find_model;
 use super::respond;
 use super::route::LocalEndpoint;
 use super::state::RequestContext;
+use crate::billing::LEDGER_CALLS;
 use crate::billing::admission::LedgerLookup;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
@@ -17,9 +18,11 @@ use crate::idempotency::ReplayedResponse;
 use crate::known_request::find_request;
 use accounts::Principal;
 use base::clock;
+use base::disk_pool::DiskError;
 use bytes::Bytes;
 use config::Settings;
 use config::catalog::CatalogModel;
+use ledger::StoreError;
 use llm_protocol::Protocol;
 use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::metered::ModelKind;
@@ -129,21 +132,19 @@ pub async fn send_answer(
             let query = parse_usage_query(session, ctx.record.surface)?;
             let ledger = Arc::clone(ledger(gateway)?);
             let account = Arc::clone(&principal.account_id);
-            // The report for a long range has many rows, so compute it on a thread that serves no
-            // streams.
-            let report =
-                tokio::task::spawn_blocking(move || ledger.usage_report(&account, &query)).await;
-            report
-                .map_err(|error| Failure::new(Kind::Internal, error.to_string()))?
+            read_ledger(move || ledger.usage_report(&account, &query))
+                .await
                 .map_err(store_failure)?
         }
         LocalEndpoint::Receipt(request_id) => {
             let ledger = ledger(gateway)?;
-            let account = &*principal.account_id;
             let lookup = || {
-                let refused = Some(&gateway.recorders.refused);
-                find_request(refused, Some(account), &request_id, |id, _| {
-                    ledger.receipt(account, id)
+                let (ledger, refused) = (Arc::clone(ledger), gateway.recorders.refused.clone());
+                let (account, id) = (Arc::clone(&principal.account_id), request_id.clone());
+                read_ledger(move || {
+                    find_request(Some(&refused), Some(&account), &id, |id, _| {
+                        ledger.receipt(&account, id)
+                    })
                 })
             };
             let found = json::wait_for_receipt(lookup, &request_id).await;
@@ -175,6 +176,14 @@ pub fn parse_usage_query(
     UsageReportQuery::parse(query, clock::now_ms()).map_err(|error| {
         Failure::invalid_param(surface, &error.param, &error.message).with_code(error.code)
     })
+}
+
+/// Reads the ledger on a thread that may wait for the disk.
+async fn read_ledger<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let failed = |error: DiskError| StoreError::io("read the ledger", error.into());
+    LEDGER_CALLS.run(read).await.map_err(failed)?
 }
 
 /// Returns the ledger of this process. Without a ledger here, the sidecar answers such requests and

@@ -133,6 +133,7 @@ async fn finish_panicked_request(recorders: &Recorders) {
         }
         // Dropping the claim frees the idempotency key.
         drop(call.exchange.take_idempotency());
+        call.exchange.wait_for_ending().await;
         call.exchange.wait_for_decision().await;
         if let Some(session) = intake::take_session(&call.exchange)
             && let Err(error) = send_failure(session, &mut ctx, &failure).await

@@ -33,13 +33,17 @@ pub async fn send_error(
         && !call.exchange.progress().has_client_left()
         && let Some(end) = response::finish_complete_response(call, surface)
     {
-        return session.write_response_body(Some(end), true).await;
+        if call.exchange.wait_for_ending().await {
+            return session.write_response_body(Some(end), true).await;
+        }
+        call.failure = Some(Failure::from_kind(Kind::LedgerUnavailable));
     }
     if let Some(call) = ctx.call()
         && call.exchange.has_idempotency()
     {
         // A client that reads the failure must find the outcome of its idempotency key decided.
         settlement::settle_or_release(call);
+        call.exchange.wait_for_ending().await;
         call.exchange.wait_for_decision().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {

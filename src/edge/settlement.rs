@@ -3,16 +3,15 @@
 //!
 //! This file must not write to the client. `edge/response/debit.rs` bills complete responses.
 
-use super::intake::AbortReason;
+use super::intake::{AbortReason, KeyEnd};
 use super::state::admitted::AdmittedRequest;
-use crate::billing::Hold;
+use crate::billing::{Debit, Hold};
 use base::clock;
 use base::telemetry::METRICS;
 use credits::money::Micro;
 use ledger::RequestOutcome;
 use llm_protocol::failure::Kind;
 use llm_protocol::usage::{MeteredUsage, Usage, UsageVerdict};
-use std::io;
 
 /// Ends a hold that the response did not end, because the vendor failed, the client disconnected,
 /// or the time ran out.
@@ -75,11 +74,9 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
         reported: input,
         generated_bytes: generated,
     };
-    match settle_response(call, hold, response) {
-        Ok(_) => idempotency
-            .into_iter()
-            .for_each(|idempotency| idempotency.mark_spent()),
-        Err(error) => log::error!("cannot journal a debit: {error}"),
+    settle_response(call, hold, response);
+    if let Some(idempotency) = idempotency {
+        call.exchange.end_key(idempotency, KeyEnd::Spent);
     }
 }
 
@@ -94,16 +91,13 @@ pub(super) struct BilledResponse {
     pub(super) generated_bytes: u64,
 }
 
-/// Debits the account by journalling the end of the hold. Exact usage is remembered for the next
-/// turn of the conversation.
-///
-/// # Errors
-/// Returns an error if the journal cannot be written; nothing is debited then.
+/// Debits the account by submitting the end of the hold to the journal. Exact usage is remembered
+/// for the next turn of the conversation. Returns the amount.
 pub(super) fn settle_response(
     call: &mut AdmittedRequest,
     mut hold: Hold,
     response: BilledResponse,
-) -> io::Result<Micro> {
+) -> Micro {
     let BilledResponse {
         outcome,
         metered,
@@ -127,9 +121,13 @@ pub(super) fn settle_response(
     let usage = cut.or(metered.map(|metered| metered.usage));
     let usage = usage.unwrap_or_else(|| call.estimate(reported, generated_bytes));
     let estimated = hold.record_verdict(verdict, unknown);
-    let credits = hold.settle(usage, outcome, estimated, clock::now_ms())?;
+    let Debit {
+        credits,
+        journalled,
+    } = hold.settle(usage, outcome, estimated, clock::now_ms());
     call.billed = Some((outcome, credits));
-    Ok(credits)
+    call.exchange.set_ending(journalled);
+    credits
 }
 
 /// Counts the tokens of a response that the vendor generated and then broke off. No account is

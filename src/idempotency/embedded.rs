@@ -5,17 +5,25 @@
 
 use super::db::{IdempotencyDb, RetentionLimits};
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest, StoredResponse};
-use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention, log_lost_response};
+use super::key_completion::{IdempotencyCompletion, Retention, log_lost_response};
 use super::keys::{ClaimError, IdempotencyKeys};
 use crate::billing::CreditService;
 use accounts::Accounts;
 use async_trait::async_trait;
-use base::blocking::may_block;
 use base::clock;
+use base::disk_pool::{DiskError, DiskPool};
 use config::Limits;
 use ledger::StoreError;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+/// Time that the result of a request may take to be written. A stored response may be large.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Threads for the calls of requests. Writers of the file wait for each other.
+static DISK: DiskPool = DiskPool::new("keys", 2);
 
 /// Interval at which the responses of deleted accounts are removed.
 const DELETED_ACCOUNTS_INTERVAL_MS: i64 = 3_600_000;
@@ -25,7 +33,7 @@ const DELETED_ACCOUNTS_AGE_MS: i64 = 8 * 86_400_000;
 
 /// The idempotency file, which one process uses at a time.
 pub struct EmbeddedIdempotency {
-    pub(super) db: IdempotencyDb,
+    pub(super) db: Arc<IdempotencyDb>,
     accounts: Accounts,
     credit: CreditService,
     /// True if the file was written since the last checkpoint.
@@ -45,41 +53,12 @@ impl EmbeddedIdempotency {
         credit: CreditService,
     ) -> Result<Self, StoreError> {
         Ok(Self {
-            db: IdempotencyDb::open(data_dir)?,
+            db: Arc::new(IdempotencyDb::open(data_dir)?),
             accounts,
             credit,
             touched: AtomicBool::new(true),
             deleted_accounts_due_ms: AtomicI64::new(0),
         })
-    }
-
-    /// Writes a completion. A full disk may still have space for the small record that prevents a
-    /// second debit, so after a failure the completion is written again without its response.
-    fn complete_or_drop_response(
-        &self,
-        completion: &IdempotencyCompletion,
-    ) -> Result<(), StoreError> {
-        let outcome = self.write_completion(completion, completion.response.as_ref());
-        if outcome.is_err() && completion.response.is_some() {
-            return self.write_completion(completion, None);
-        }
-        outcome
-    }
-
-    fn write_completion(
-        &self,
-        completion: &IdempotencyCompletion,
-        response: Option<&StoredResponse>,
-    ) -> Result<(), StoreError> {
-        self.touched.store(true, Ordering::Relaxed);
-        let request_id = &completion.entry.request_id;
-        match completion.spent {
-            Some(retention) => {
-                let expires_at_ms = retention.expires_at_ms(clock::steady_now_ms());
-                self.db.complete(request_id, response, expires_at_ms)
-            }
-            None => self.db.release(request_id),
-        }
     }
 
     fn remove_deleted_accounts(&self, now_ms: i64) -> Result<(), StoreError> {
@@ -92,6 +71,38 @@ impl EmbeddedIdempotency {
         }
         Ok(())
     }
+}
+
+/// Writes a completion. A full disk may still have space for the small record that prevents a
+/// second debit, so after a failure the completion is written again without its response.
+fn complete_or_drop_response(
+    db: &IdempotencyDb,
+    completion: &IdempotencyCompletion,
+) -> Result<(), StoreError> {
+    let outcome = write_completion(db, completion, completion.response.as_ref());
+    if outcome.is_err() && completion.response.is_some() {
+        return write_completion(db, completion, None);
+    }
+    outcome
+}
+
+fn write_completion(
+    db: &IdempotencyDb,
+    completion: &IdempotencyCompletion,
+    response: Option<&StoredResponse>,
+) -> Result<(), StoreError> {
+    let request_id = &completion.entry.request_id;
+    match completion.spent {
+        Some(retention) => {
+            let expires_at_ms = retention.expires_at_ms(clock::steady_now_ms());
+            db.complete(request_id, response, expires_at_ms)
+        }
+        None => db.release(request_id),
+    }
+}
+
+fn disk_error(operation: &'static str) -> impl FnOnce(DiskError) -> StoreError {
+    move |error| StoreError::io(operation, error.into())
 }
 
 #[async_trait]
@@ -108,10 +119,20 @@ impl IdempotencyKeys for EmbeddedIdempotency {
         now_ms: i64,
     ) -> Result<IdempotencyLookup, ClaimError> {
         self.touched.store(true, Ordering::Relaxed);
-        may_block(|| self.db.claim(request, now_ms)).map_err(|source| ClaimError {
-            source,
-            may_be_entered: false,
-        })
+        let (db, request) = (Arc::clone(&self.db), request.to_owned_request());
+        match DISK
+            .run(move || db.claim(&request.as_request(), now_ms))
+            .await
+        {
+            Ok(found) => found.map_err(|source| ClaimError {
+                source,
+                may_be_entered: false,
+            }),
+            Err(error) => Err(ClaimError {
+                source: disk_error("record an idempotency key")(error),
+                may_be_entered: error.may_run(),
+            }),
+        }
     }
 
     async fn is_known(
@@ -120,20 +141,32 @@ impl IdempotencyKeys for EmbeddedIdempotency {
         _: &IdempotencyEntry,
         now_ms: i64,
     ) -> Result<bool, StoreError> {
-        may_block(|| self.db.is_known(request, now_ms))
+        let (db, request) = (Arc::clone(&self.db), request.to_owned_request());
+        DISK.run(move || db.is_known(&request.as_request(), now_ms))
+            .await
+            .map_err(disk_error("look an idempotency key up"))?
     }
 
-    fn complete(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
-        may_block(|| self.complete_or_drop_response(completion))?;
-        Ok(KeyWrite::Written)
+    fn commit_timeout(&self) -> Duration {
+        WRITE_TIMEOUT
     }
 
-    async fn send_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError> {
-        self.complete_or_drop_response(completion)
+    async fn send_completion(
+        &self,
+        completion: &Arc<IdempotencyCompletion>,
+    ) -> Result<(), StoreError> {
+        self.touched.store(true, Ordering::Relaxed);
+        let (db, completion) = (Arc::clone(&self.db), Arc::clone(completion));
+        DISK.run_within(WRITE_TIMEOUT, move || {
+            complete_or_drop_response(&db, &completion)
+        })
+        .await
+        .map_err(disk_error("store the result of an idempotency key"))?
     }
 
     async fn retry_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError> {
-        self.complete_or_drop_response(completion)
+        self.touched.store(true, Ordering::Relaxed);
+        complete_or_drop_response(&self.db, completion)
     }
 
     async fn resolve_orphaned(&self, retention: Retention, now_ms: i64) -> Result<(), StoreError> {

@@ -13,6 +13,43 @@ pub struct IdempotencyRequest<'a> {
     pub instance_id: &'a str,
 }
 
+/// An [`IdempotencyRequest`] for another thread.
+#[derive(Debug, Clone)]
+pub struct OwnedIdempotencyRequest {
+    account: String,
+    path: String,
+    key: String,
+    hash: [u8; 32],
+    request_id: String,
+    instance_id: String,
+}
+
+impl IdempotencyRequest<'_> {
+    pub fn to_owned_request(self) -> OwnedIdempotencyRequest {
+        OwnedIdempotencyRequest {
+            account: self.account.to_owned(),
+            path: self.path.to_owned(),
+            key: self.key.to_owned(),
+            hash: *self.hash,
+            request_id: self.request_id.to_owned(),
+            instance_id: self.instance_id.to_owned(),
+        }
+    }
+}
+
+impl OwnedIdempotencyRequest {
+    pub fn as_request(&self) -> IdempotencyRequest<'_> {
+        IdempotencyRequest {
+            account: &self.account,
+            path: &self.path,
+            key: &self.key,
+            hash: &self.hash,
+            request_id: &self.request_id,
+            instance_id: &self.instance_id,
+        }
+    }
+}
+
 /// A stored response, without its request id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredResponse {

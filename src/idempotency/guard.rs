@@ -94,6 +94,11 @@ impl IdempotencyGuard {
         self.finish(Some(self.retention), None);
     }
 
+    /// Leaves the request as running. The next start decides by the journal.
+    pub fn leave_running(mut self) {
+        self.ended = true;
+    }
+
     fn finish(&mut self, spent: Option<Retention>, response: Option<StoredResponse>) {
         if !std::mem::replace(&mut self.ended, true) {
             self.service.complete(IdempotencyCompletion {

@@ -51,13 +51,6 @@ pub struct IdempotencyCompletion {
     pub response: Option<StoredResponse>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyWrite {
-    Written,
-    /// The store is another process, so a task must send the completion.
-    MustBeSent,
-}
-
 pub(crate) fn log_lost_response(request_id: &str) {
     log::warn!(
         "request {request_id} was debited, but its response is lost: its idempotency key cannot be used again"

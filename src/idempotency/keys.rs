@@ -4,10 +4,12 @@
 //! process, `shared_credit/idempotency.rs` in the store that edges share.
 
 use super::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
-use super::key_completion::{IdempotencyCompletion, KeyWrite, Retention};
+use super::key_completion::{IdempotencyCompletion, Retention};
 use async_trait::async_trait;
 use config::Limits;
 use ledger::StoreError;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[async_trait]
 pub trait IdempotencyKeys: Send + Sync {
@@ -37,17 +39,18 @@ pub trait IdempotencyKeys: Send + Sync {
         now_ms: i64,
     ) -> Result<bool, StoreError>;
 
-    /// Writes the result of a request, if the store is in this process.
-    ///
-    /// # Errors
-    /// Returns an error if not even the completion without its response can be written.
-    fn complete(&self, completion: &IdempotencyCompletion) -> Result<KeyWrite, StoreError>;
+    /// Returns the time that a last byte waits for its key to be committed. It is longer than one
+    /// write attempt.
+    fn commit_timeout(&self) -> Duration;
 
-    /// Writes a completion after [`KeyWrite::MustBeSent`], for which a request's last byte waits.
+    /// Writes the result of a request, for which the request's last byte waits.
     ///
     /// # Errors
     /// Returns an error if the store cannot be written.
-    async fn send_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError>;
+    async fn send_completion(
+        &self,
+        completion: &Arc<IdempotencyCompletion>,
+    ) -> Result<(), StoreError>;
 
     /// Writes a completion on the housekeeping thread, for which no request waits.
     ///

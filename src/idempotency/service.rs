@@ -2,20 +2,17 @@
 //!
 //! This file must not depend on a store: see `idempotency/keys.rs`.
 
-use super::key_completion::{IdempotencyCompletion, KeyWrite};
+use super::key_completion::IdempotencyCompletion;
 use super::keys::IdempotencyKeys;
 use ledger::StoreError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Maximum number of completions that wait for a retry because the store did not accept them. Only
 /// requests that began before the store became unreachable add one.
 const MAX_UNWRITTEN: usize = 65_536;
-/// Time that a last byte waits for its key to be committed. It is longer than one write attempt.
-const COMMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The idempotency service. Cloning it is cheap.
 #[derive(Clone)]
@@ -23,7 +20,7 @@ pub struct Idempotency(Arc<IdempotencyInner>);
 
 struct IdempotencyInner {
     store: Arc<dyn IdempotencyKeys>,
-    /// Completions that are being sent to a store in another process, by request id.
+    /// Completions that are being sent to the store, by request id.
     in_flight: Mutex<HashMap<String, watch::Receiver<()>>>,
     unwritten: Mutex<Vec<IdempotencyCompletion>>,
 }
@@ -46,34 +43,27 @@ impl Idempotency {
         let in_flight = lock(&self.0.in_flight).get(request_id).cloned();
         if let Some(mut in_flight) = in_flight {
             // An error means that the sender was dropped, which is the awaited event.
-            let _ = tokio::time::timeout(COMMIT_TIMEOUT, in_flight.changed()).await;
+            let timeout = self.0.store.commit_timeout();
+            let _ = tokio::time::timeout(timeout, in_flight.changed()).await;
         }
     }
 
-    /// Writes the result of a request, at once or in a task for which
+    /// Writes the result of a request in a task, for which
     /// [`Idempotency::wait_until_committed`] waits.
     pub(super) fn complete(&self, completion: IdempotencyCompletion) {
-        match self.0.store.complete(&completion) {
-            Ok(KeyWrite::Written) => {}
-            Ok(KeyWrite::MustBeSent) => self.send(completion),
-            Err(error) => self.queue_retry_without_response(&error, completion),
-        }
-    }
-
-    fn send(&self, completion: IdempotencyCompletion) {
         let Ok(runtime) = Handle::try_current() else {
             let error = StoreError::Unusable(
                 "cannot complete an idempotency key: this thread has no runtime".into(),
             );
-            return self.queue_retry_without_response(&error, completion);
+            return self.queue_retry_without_response(&error, &completion);
         };
         let (arrived, in_flight) = watch::channel(());
         let request_id = completion.entry.request_id.clone();
         lock(&self.0.in_flight).insert(request_id.clone(), in_flight);
-        let service = self.clone();
+        let (service, completion) = (self.clone(), Arc::new(completion));
         runtime.spawn(async move {
             if let Err(error) = service.0.store.send_completion(&completion).await {
-                service.queue_retry_without_response(&error, completion);
+                service.queue_retry_without_response(&error, &completion);
             }
             lock(&service.0.in_flight).remove(&request_id);
             drop(arrived);
@@ -96,10 +86,11 @@ impl Idempotency {
 
     /// Queues the completion without its response. The client still gets the response, but a later
     /// request with the key learns that it is lost.
-    fn queue_retry_without_response(&self, error: &StoreError, completion: IdempotencyCompletion) {
+    fn queue_retry_without_response(&self, error: &StoreError, completion: &IdempotencyCompletion) {
         let completion = IdempotencyCompletion {
+            entry: completion.entry.clone(),
+            spent: completion.spent,
             response: None,
-            ..completion
         };
         self.queue_retry(error, completion);
     }

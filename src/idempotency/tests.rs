@@ -73,6 +73,16 @@ fn resolve(service: &Idempotency, now_ms: i64) {
         .unwrap();
 }
 
+/// Ends a request by `end`, and waits until its key is committed.
+fn commit(service: &Idempotency, request_id: &str, end: impl FnOnce()) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().build().unwrap();
+    runtime.block_on(async {
+        end();
+        service.wait_until_committed(request_id).await;
+    });
+}
+
 #[track_caller]
 fn new(service: &Idempotency, request_id: &str) -> Box<IdempotencyGuard> {
     match begin(service, request_id) {
@@ -124,7 +134,8 @@ fn keys_are_visible_ascii() {
 fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let (_, service) = open(dir.path(), &billing(dir.path()));
-    drop(new(&service, "req_1"));
+    let dropped = new(&service, "req_1");
+    commit(&service, "req_1", || drop(dropped));
     let limits = Limits {
         idempotency_body_bytes: 10,
         ..Limits::default()
@@ -144,7 +155,7 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
         pieces
             .iter()
             .for_each(|piece| running.push_body(piece.as_bytes()));
-        running.complete();
+        commit(&service, name, || running.complete());
         match ask(&service, scope, "req_2", &limits) {
             KeyLookupOutcome::Done(answer) => {
                 assert!(kept, "{name}");
@@ -161,7 +172,8 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
             _ => panic!("{name}"),
         }
     }
-    new(&service, "req_3").mark_spent();
+    let spent = new(&service, "req_3");
+    commit(&service, "req_3", || spent.mark_spent());
     assert!(matches!(
         begin(&service, "req_4"),
         KeyLookupOutcome::Unavailable
@@ -188,10 +200,12 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         output: 10,
         ..Usage::default()
     };
+    // The journal has the records in this order once the last one is written.
+    hold(&before, "voided").release(RequestOutcome::VendorError, NOW);
     hold(&before, "debited")
         .settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
-    hold(&before, "voided").release(RequestOutcome::VendorError, NOW);
     // While its journal exists, another process does not resolve its keys.
     resolve(&service, NOW);
     assert_eq!(store.db.orphaned_requests(&[]).unwrap().len(), 4);
@@ -222,7 +236,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         let outcome = ask(
             &service,
             ("acct_1", "/v1/messages", name),
-            "again",
+            &format!("{name}-again"),
             &Limits::default(),
         );
         assert_eq!(

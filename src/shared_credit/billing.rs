@@ -11,7 +11,7 @@
 
 use super::outbox::OutboxRelay;
 use crate::billing::backlog::LedgerBacklog;
-use crate::billing::{Balance, CreditSnapshot};
+use crate::billing::{Balance, CreditSnapshot, JOURNAL_CLOSE_TIMEOUT};
 use crate::shared_credit::redis::{SharedStore, StoreAccount};
 use config::Limits;
 use config::catalog::CatalogModel;
@@ -21,6 +21,7 @@ use ledger::StoreError;
 use ledger::instance_lock;
 use ledger::instance_lock::InstanceLock;
 use ledger::journal::Journal;
+use ledger::journal::writer::JournalWriter;
 use ledger::sqlite;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -37,7 +38,7 @@ pub struct SharedBilling(pub(super) Arc<SharedBillingInner>);
 
 pub(super) struct SharedBillingInner {
     pub(super) store: SharedStore,
-    pub(super) journal: Arc<Journal>,
+    pub(super) journal: JournalWriter,
     pub(super) relay: OutboxRelay,
     pub(super) data_dir: PathBuf,
     pub(super) open: AtomicI64,
@@ -116,6 +117,7 @@ impl SharedBilling {
             .with_max_bytes(limits.journal_bytes);
         let (journal_of_relay, bounds) = (Arc::clone(&journal), (capacity, backlog));
         let relay = OutboxRelay::start(relay_store, journal_of_relay, data_dir, models, bounds)?;
+        let journal = JournalWriter::start(journal)?;
         Ok(Self(Arc::new(SharedBillingInner {
             store,
             journal,
@@ -234,7 +236,7 @@ impl SharedBilling {
 
     /// Returns the instance id, which names this process's journal.
     pub fn instance_id(&self) -> &str {
-        self.0.journal.instance_id()
+        self.0.journal.journal().instance_id()
     }
 
     /// Updates the gauges that are computed on demand.
@@ -245,13 +247,14 @@ impl SharedBilling {
 
     /// Returns whether endings reach the store, and the journal accepts new requests.
     pub fn is_healthy(&self) -> bool {
-        !self.0.relay.is_failing() && !self.0.journal.is_degraded()
+        !self.0.relay.is_failing() && !self.0.journal.journal().is_degraded()
     }
 
     /// Sends every ending to the store, and then stops the outbox relay.
     pub fn shut_down(&self) {
+        self.0.journal.close(JOURNAL_CLOSE_TIMEOUT);
         self.0.relay.shut_down();
-        self.0.journal.close();
+        self.0.journal.journal().close();
     }
 }
 

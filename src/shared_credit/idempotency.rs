@@ -6,15 +6,17 @@
 use super::billing::SharedBilling;
 use crate::idempotency::entry::{IdempotencyEntry, IdempotencyLookup, IdempotencyRequest};
 use crate::idempotency::key_completion::log_lost_response;
-use crate::idempotency::{ClaimError, IdempotencyCompletion, IdempotencyKeys, KeyWrite, Retention};
+use crate::idempotency::{ClaimError, IdempotencyCompletion, IdempotencyKeys, Retention};
 use crate::shared_credit::redis::{PARTITIONS, SharedStore};
 use async_trait::async_trait;
 use config::Limits;
 use ledger::StoreError;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Time that a last byte waits for its key. It is longer than one call to the shared store.
+const COMMIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit of a call to the shared store for which no request waits.
 const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -71,11 +73,14 @@ impl IdempotencyKeys for RedisIdempotency {
         self.serving.idempotency().has_idempotency_key(entry).await
     }
 
-    fn complete(&self, _: &IdempotencyCompletion) -> Result<KeyWrite, StoreError> {
-        Ok(KeyWrite::MustBeSent)
+    fn commit_timeout(&self) -> Duration {
+        COMMIT_TIMEOUT
     }
 
-    async fn send_completion(&self, completion: &IdempotencyCompletion) -> Result<(), StoreError> {
+    async fn send_completion(
+        &self,
+        completion: &Arc<IdempotencyCompletion>,
+    ) -> Result<(), StoreError> {
         send_completion(&self.serving, completion).await
     }
 

@@ -40,7 +40,7 @@ impl SharedBilling {
     ) -> Result<(Hold, u64), ReserveError> {
         let inner = &self.0;
         let opened_ms = inner.store.clock().to_store_time(now_ms);
-        if inner.journal.is_degraded() {
+        if inner.journal.journal().is_degraded() {
             return Err(ReserveError::Unavailable(
                 "the journal cannot be written".into(),
             ));
@@ -81,7 +81,9 @@ impl SharedBilling {
             CreditSplit::ZERO,
         )
         .journal_open(&inner.journal, &inner.open, opened_ms)
-        .map_err(|error| ReserveError::Unavailable(format!("cannot write the journal: {error}")))?;
+        .wait_until_open()
+        .await
+        .map_err(ReserveError::from_journal)?;
         let affordable_output = |parts: CreditSplit| {
             quote
                 .max_affordable_output(parts.total())

@@ -64,12 +64,12 @@ async fn receipt(
     };
     let lookup = || {
         let receipts = state.billing.receipts();
-        find_request(
+        std::future::ready(find_request(
             state.refused.as_ref(),
             Some(account),
             &request_id,
             |id, _| receipts.receipt(account, id),
-        )
+        ))
     };
     match json::wait_for_receipt(lookup, &request_id).await {
         Ok(Some(found)) => ok_response(&found.to_json(false)),

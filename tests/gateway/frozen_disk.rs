@@ -1,25 +1,291 @@
-//! A disk that does not answer: a signal ends the process all the same.
+//! A disk that does not answer: no thread that serves requests waits for it. What needs no disk is
+//! served, what began is debited once the disk answers, and a signal ends the process all the same.
 
+use crate::account::{Account, micro};
+use crate::client::{self, Answer, Connection, Request};
 use crate::crash::FUNDS;
-use crate::strace::FrozenDisk;
-use crate::surface::BOTH;
-use crate::world::{Plan, SOON, wait_for};
+use crate::strace::{FileCall, FileCalls, FrozenDisk};
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::{Value, json};
+
+/// What the threads that serve requests are called.
+const EDGE: &str = "edge";
+
+/// Requests of every kind that an edge answers, whole and streamed, right and wrong.
+fn mixed_load(world: &World, account: &Account, poor: &Account) {
+    let key = &account.key;
+    let expect = |request: &Request, status: u16| -> Answer {
+        let answer = world.ask(request);
+        assert_eq!(answer.status, status, "{}", answer.text());
+        answer
+    };
+    for surface in BOTH {
+        let whole = surface.whole(key, "input=10 output=10");
+        let id = expect(&whole, 200).request_id();
+        world.receipt(account, &id);
+        let streamed = expect(&surface.stream(key, "events=8 input=10 output=8"), 200);
+        assert!(surface.is_complete(&streamed), "{}", streamed.text());
+        let keyed = whole.header("idempotency-key", &format!("{surface:?}"));
+        expect(&keyed, 200);
+        let again = expect(&keyed, 200);
+        assert_eq!(again.header("x-gateway-replayed"), Some("true"));
+        let keyed = surface.stream(key, "events=8 input=10 output=8");
+        let keyed = keyed.header("idempotency-key", &format!("{surface:?}-streamed"));
+        expect(&keyed, 200);
+        expect(&surface.whole(key, "status=400"), 400);
+        let cut = world.ask(&surface.stream(key, "events=8 cut=4"));
+        assert!(!surface.is_complete(&cut), "{}", cut.text());
+        expect(&surface.whole("gw-sk-unknown", "input=1"), 401);
+        expect(&surface.whole(&poor.key, "input=1 output=1"), 402);
+        expect(&Request::post(surface.path(), "{").bearer(key), 400);
+        // A client that leaves in the middle of a stream.
+        let mut leaving = world.connect();
+        assert!(leaving.send(&surface.stream(key, "events=8 hold=4").bytes()));
+        let mut begun = leaving.begin();
+        assert!(leaving.more(&mut begun));
+        drop(leaving);
+        wait_for("the vendor to answer on", SOON, || {
+            world.vendor.release();
+            (world.metric("gateway_streams_open", &[]) == 0.0).then_some(())
+        });
+    }
+    let count = Messages.body("input=1", false, 10);
+    expect(
+        &Request::post("/v1/messages/count_tokens", count.to_string()).bearer(key),
+        200,
+    );
+    for path in ["/v1/models", "/v1/credits", "/v1/usage"] {
+        expect(&Request::get(path).bearer(key), 200);
+    }
+    expect(&Request::get("/healthz"), 200);
+    expect(&Request::get("/v1/nowhere").bearer(key), 404);
+    expect(&Request::get("/dashboard/sign-in"), 200);
+    let mut malformed = world.connect();
+    assert!(malformed.send(b"GET / HTTP/1.1\r\nbroken\r\n\r\n"));
+    assert_eq!(malformed.answer().status, 400);
+}
 
 #[test]
-fn a_signal_ends_a_gateway_whose_ledger_does_not_answer() {
-    let mut world = Plan::default().limit("drain_seconds", 1).start();
+fn no_thread_that_serves_requests_writes_or_opens_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, log) = ("store: {kind: embedded}", dir.path().join("access.log"));
+    let world = Plan::default()
+        .edit(
+            store,
+            &format!("{store}\naccess_log: {:?}", log.display().to_string()),
+        )
+        .environment("RUST_LOG", "debug")
+        .start();
+    let (account, poor) = (
+        world.funded(FUNDS),
+        world.account_with("poor@example.test", &["--no-trial"]),
+    );
+    let Some(calls) = FileCalls::record(&world) else {
+        return;
+    };
+    mixed_load(&world, &account, &poor);
+    let calls = calls.end();
+    let of = |thread: &str, what: &str| -> Vec<&FileCall> {
+        let of_thread = calls.iter().filter(|call| call.thread == thread);
+        of_thread.filter(|call| call.call.contains(what)).collect()
+    };
+    // Control: the recording has the writes of the threads that may wait.
+    for (thread, file) in [
+        ("journal", "/journal/"),
+        ("keys", "idempotency.db"),
+        ("ledger-writer", "ledger.db"),
+    ] {
+        assert!(!of(thread, file).is_empty(), "{thread}: {calls:#?}");
+    }
+    let of_edge: Vec<_> = of(EDGE, "");
+    assert!(of_edge.is_empty(), "{of_edge:#?}");
+    world.close();
+}
+
+/// Asserts a refusal that asks the client to come back.
+#[track_caller]
+fn refused(surface: Surface, answer: &Answer) {
+    surface.fails(
+        answer,
+        (503, "server_error"),
+        (529, "overloaded_error"),
+        Some("ledger_unavailable"),
+    );
+    assert!(
+        answer.header("retry-after").is_some(),
+        "{:?}",
+        answer.headers
+    );
+}
+
+/// Requests that wait at the vendor, half of each kind.
+struct Running {
+    surface: Surface,
+    connection: Connection,
+    /// The part of a stream that came before the freeze.
+    begun: Option<Answer>,
+}
+
+impl Running {
+    fn begin(world: &World, account: &Account) -> Vec<Self> {
+        let mut running = Vec::new();
+        for surface in BOTH {
+            for streams in [true, false, true, false] {
+                let mut connection = world.connect();
+                let request = match streams {
+                    true => surface.stream(&account.key, "events=8 hold=4 input=10 output=8"),
+                    false => surface.whole(&account.key, "hold=headers input=10 output=8"),
+                };
+                assert!(connection.send(&request.bytes()));
+                let begun = streams.then(|| {
+                    let mut answer = connection.begin();
+                    assert!(connection.more(&mut answer));
+                    answer
+                });
+                running.push(Self {
+                    surface,
+                    connection,
+                    begun,
+                });
+            }
+        }
+        world.vendor.wait_busy(running.len() as u64);
+        running
+    }
+
+    /// Reads the answer to its end. Returns its id and whether it is whole.
+    fn end(mut self) -> (String, bool) {
+        let mut answer = match self.begun {
+            Some(begun) => begun,
+            None => self.connection.begin(),
+        };
+        let streams = answer
+            .header("content-type")
+            .is_some_and(|kind| kind.contains("stream"));
+        self.connection.finish(&mut answer);
+        let is_whole = match streams {
+            true => self.surface.is_complete(&answer),
+            false => answer.status == 200,
+        };
+        (answer.request_id(), is_whole)
+    }
+}
+
+/// A world that has served, so that it knows the key and the account.
+fn served(plan: Plan) -> (World, Account) {
+    let world = plan.start();
     let account = world.funded(FUNDS);
     for surface in BOTH {
         world.works(surface, &account.key);
     }
     world.ended(&account, BOTH.len());
-    let Some(frozen) = FrozenDisk::freeze(&world, |name| name.starts_with("ledger.db")) else {
+    (world, account)
+}
+
+/// Lets the disk stand still with the record of a refused request in the middle of its write, so
+/// that the records after it wait.
+fn freeze(world: &World, account: &Account) -> Option<FrozenDisk> {
+    let frozen = FrozenDisk::freeze(world)?;
+    refused(
+        Chat,
+        &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
+    );
+    wait_for("the journal to be stuck", SOON, || {
+        (client::ask(world.admin, &Request::get("/readyz")).status == 503).then_some(())
+    });
+    Some(frozen)
+}
+
+/// Lets the vendor answer, until every answer waits for its debit.
+fn answer_all(world: &World) {
+    world.vendor.release();
+    wait_for("every answer to be complete", SOON, || {
+        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    });
+}
+
+fn ending_of<'a>(endings: &'a [Value], id: &str) -> &'a Value {
+    let of: Vec<_> = endings
+        .iter()
+        .filter(|ending| ending["request_id"] == id)
+        .collect();
+    assert_eq!(of.len(), 1, "{id}: {of:?}");
+    of[0]
+}
+
+#[test]
+fn a_frozen_disk_withholds_the_last_bytes_alone_until_it_answers() {
+    let (world, account) = served(Plan::default());
+    let mut running = Running::begin(&world, &account);
+    let Some(frozen) = freeze(&world, &account) else {
         return;
     };
-    for surface in BOTH {
-        let request = surface.whole(&account.key, "input=1 output=1");
-        assert_eq!(world.ask(&request).status, 200, "the journal answers");
+    answer_all(&world);
+    // The first one is a stream, whose client leaves.
+    let left = running.remove(0);
+    let left_id = left.begun.as_ref().unwrap().request_id();
+    drop(left);
+    wait_for(
+        "the debit of the client that left to be withdrawn",
+        SOON,
+        || {
+            world
+                .log()
+                .contains(&format!("cannot journal the end of request {left_id}"))
+                .then_some(())
+        },
+    );
+    for _ in 0..20 {
+        assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+        let models = Request::get("/v1/models").bearer(&account.key);
+        assert_eq!(world.ask(&models).status, 200);
+        for surface in BOTH {
+            refused(
+                surface,
+                &world.ask(&surface.whole(&account.key, "input=1 output=1")),
+            );
+        }
     }
+    assert_eq!(
+        world.endings(&account).len(),
+        BOTH.len(),
+        "nothing is debited yet"
+    );
+    drop(frozen);
+    let ended: Vec<_> = running.into_iter().map(Running::end).collect();
+    wait_for("the gateway to be ready by itself", SOON, || {
+        world.is_ready().then_some(())
+    });
+    for surface in BOTH {
+        world.works(surface, &account.key);
+    }
+    // The refused request, whose opening was written late, is void.
+    let ended_count = ended.len() + 2 + 2 * BOTH.len();
+    world.ended(&account, ended_count);
+    let endings = world.endings(&account);
+    for (id, is_whole) in ended {
+        let ending = ending_of(&endings, &id);
+        assert!(is_whole, "{ending}");
+        assert_eq!(ending["outcome"], "completed", "{ending}");
+    }
+    let left = ending_of(&endings, &left_id);
+    assert_eq!(
+        (left["outcome"].as_str(), micro(&left["credits"])),
+        (Some("interrupted"), 0)
+    );
+    world.close();
+}
+
+#[test]
+fn a_signal_ends_a_gateway_whose_disk_does_not_answer() {
+    let (mut world, account) = served(Plan::default().limit("drain_seconds", 1));
+    let running = Running::begin(&world, &account);
+    let count = running.len();
+    let Some(frozen) = freeze(&world, &account) else {
+        return;
+    };
+    answer_all(&world);
     world.signal("TERM");
     // strace keeps the thread that it holds up.
     let status = format!("/proc/{}/status", world.pid());
@@ -29,10 +295,24 @@ fn a_signal_ends_a_gateway_whose_ledger_does_not_answer() {
     });
     drop(frozen);
     assert_eq!(world.wait_end(SOON), 1);
-    let said = world.log();
-    assert!(said.contains("stopped without writing"), "{said}");
+    assert!(
+        world
+            .log()
+            .contains("stopped without writing the last files"),
+        "{}",
+        world.log()
+    );
+    let ended: Vec<_> = running.into_iter().map(Running::end).collect();
     world.start_gateway();
-    world.ended(&account, 2 * BOTH.len());
-    world.works(BOTH[0], &account.key);
+    // The journal never got the opening of the refused request.
+    world.ended(&account, BOTH.len() + count);
+    let endings = world.endings(&account);
+    for (id, is_whole) in ended {
+        let ending = ending_of(&endings, &id);
+        assert!(!is_whole, "{ending}");
+        let expected = json!(["interrupted", "0"]);
+        assert_eq!(json!([ending["outcome"], ending["credits"]]), expected);
+    }
+    world.works(Chat, &account.key);
     world.close();
 }

@@ -1,12 +1,15 @@
-//! Lets the disk of a running gateway stand still: `strace` holds up each thread that writes to a
-//! file of the data directory.
+//! Watches the system calls of a running gateway, or lets its disk stand still: `strace` holds up
+//! each thread that writes to a file of the data directory.
 //!
 //! It must not know what a test is about.
 
 use crate::world::{SOON, World, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
 
+/// Calls that change a file, or open one.
+const FILE_CALLS: &str = "open,openat,creat,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat";
 /// Calls at which a thread waits for a disk that does not answer.
 const BLOCKING_CALLS: &str = "write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync";
 
@@ -16,9 +19,10 @@ struct Tracer(Child);
 impl Tracer {
     /// Attaches to every thread of the gateway, also to those that begin later. Returns `None` and
     /// skips the test if this machine does not allow that.
-    fn attach(world: &World, options: &[String]) -> Option<Self> {
+    fn attach(world: &World, output: &Path, options: &[String]) -> Option<Self> {
         let tracer = Command::new("strace")
-            .args(["-f", "-p", &world.pid().to_string(), "-o", "/dev/null"])
+            .args(["-f", "-p", &world.pid().to_string(), "-o"])
+            .arg(output)
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -56,16 +60,64 @@ impl Drop for Tracer {
     }
 }
 
+/// Records which thread of a gateway writes to which file.
+pub struct FileCalls {
+    tracer: Tracer,
+    dir: TempDir,
+}
+
+/// One system call: the thread's name, and the call as strace prints it.
+#[derive(Debug, Clone)]
+pub struct FileCall {
+    pub thread: String,
+    pub call: String,
+}
+
+impl FileCalls {
+    pub fn record(world: &World) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        // The names of threads, and the paths of descriptors.
+        let options = ["-Y", "-y", "-s", "24", "-e"].map(str::to_owned);
+        let options = [&options[..], &[format!("trace={FILE_CALLS}")]].concat();
+        let tracer = Tracer::attach(world, &dir.path().join("calls"), &options)?;
+        Some(Self { tracer, dir })
+    }
+
+    /// Ends the recording. Returns the calls that are about a file, the standard output or the
+    /// standard error.
+    pub fn end(self) -> Vec<FileCall> {
+        let path = self.dir.path().join("calls");
+        drop(self.tracer);
+        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        text.lines().filter_map(parse_call).collect()
+    }
+}
+
+/// Parses a line such as `71<edge> write(9</data/a.log>, "\n", 1) = 1`.
+fn parse_call(line: &str) -> Option<FileCall> {
+    let (thread, call) = line.split_once("> ")?;
+    let thread = thread.split_once('<')?.1.to_owned();
+    let (name, arguments) = call.trim_start().split_once('(')?;
+    let opens_or_names = name.starts_with("open") || name.contains("link") || name.contains("name");
+    let descriptor = arguments.split_once('<');
+    let is_file = descriptor.is_some_and(|(number, path)| {
+        let is_standard = matches!(number, "1" | "2");
+        is_standard || path.starts_with('/') && !path.starts_with("/proc/")
+    });
+    (opens_or_names || is_file).then(|| FileCall {
+        thread,
+        call: call.trim_start().to_owned(),
+    })
+}
+
 /// A disk that does not answer while this lives.
 pub struct FrozenDisk(#[expect(dead_code, reason = "ends the freeze when it is dropped")] Tracer);
 
 impl FrozenDisk {
-    /// Holds up every thread that writes to a file that is in the data directory now and whose name
-    /// `is_frozen`.
-    pub fn freeze(world: &World, is_frozen: impl Fn(&str) -> bool) -> Option<Self> {
+    /// Holds up every thread that writes to a file that is in the data directory now.
+    pub fn freeze(world: &World) -> Option<Self> {
         let mut options = Vec::new();
-        let named = |file: &PathBuf| is_frozen(&file.file_name().unwrap().to_string_lossy());
-        for file in files_in(&world.data_dir()).into_iter().filter(named) {
+        for file in files_in(&world.data_dir()) {
             options.extend(["-P".to_owned(), file.display().to_string()]);
         }
         options.extend([
@@ -74,7 +126,7 @@ impl FrozenDisk {
             "-e".to_owned(),
             format!("inject={BLOCKING_CALLS}:delay_enter=1000000000"),
         ]);
-        Tracer::attach(world, &options).map(Self)
+        Tracer::attach(world, Path::new("/dev/null"), &options).map(Self)
     }
 }
 

@@ -477,7 +477,10 @@ impl Episode {
         };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
-        let taken = hold.settle(usage, outcome, false, self.now).unwrap();
+        let taken = hold
+            .settle(usage, outcome, false, self.now)
+            .wait_on_thread()
+            .unwrap();
         let expected = self.model.end(&request, cost, true, self.now);
         assert_eq!(i128::from(taken.get()), expected, "{request} of {tokens:?}");
         self.counts.add("settled");

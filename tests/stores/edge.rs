@@ -158,6 +158,7 @@ async fn what_an_edge_settles_reaches_the_store_and_stays_in_the_journal_until_t
     let (usage, cost) = ten();
     assert_eq!(
         hold.settle(usage, RequestOutcome::Completed, false, now_ms())
+            .wait_on_thread()
             .unwrap(),
         micro(cost)
     );
@@ -227,6 +228,7 @@ async fn a_store_that_lost_everything_is_told_again() {
         .await
         .unwrap()
         .settle(usage, RequestOutcome::Completed, false, now_ms())
+        .wait_on_thread()
         .unwrap();
     world.wait_has(10_000_000 - cost, 0).await;
     assert_eq!(world.server.cli(&["flushall"]), "OK");
@@ -264,6 +266,7 @@ async fn a_store_that_lost_everything_is_told_soon_however_long_the_ledger_is_aw
             .await
             .unwrap()
             .settle(usage, RequestOutcome::Completed, false, now_ms())
+            .wait_on_thread()
             .unwrap();
         // Each holds a credit until the store has its end, and the account has ten.
         while world.has().await.1 > micro(3_000_000) {
@@ -299,6 +302,7 @@ async fn what_a_dead_edge_left_open_is_given_back_by_the_next() {
         .await
         .unwrap()
         .settle(usage, RequestOutcome::Completed, false, now_ms())
+        .wait_on_thread()
         .unwrap();
     let _running = world.hold(&billing, "req_b").await.unwrap();
     world.wait_has(10_000_000 - cost, 1_000_000).await;
@@ -366,6 +370,7 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     assert_eq!(
         running
             .settle(usage, RequestOutcome::Completed, false, now_ms())
+            .wait_on_thread()
             .unwrap(),
         micro(cost)
     );

@@ -59,6 +59,14 @@ impl Accounts {
         Self::open_with_home(data_dir, None)
     }
 
+    /// Opens the connections for point reads, so that no thread that serves requests opens a file.
+    ///
+    /// # Errors
+    /// Returns an error if a connection cannot be opened.
+    pub fn open_readers(&self) -> Result<(), StoreError> {
+        self.db.open_readers()
+    }
+
     /// Opens `app.db` like [`Accounts::open`]; with `home`, the file is a copy of that PostgreSQL
     /// database.
     ///

@@ -259,10 +259,16 @@ fn count_passage(point: Point) -> bool {
     })
 }
 
+/// Returns whether the plan is about `point`.
+#[inline]
+pub fn is_armed(point: Point) -> bool {
+    ARMED.load(Ordering::Relaxed) && current_plan().is_some_and(|armed| armed.point == point)
+}
+
 /// Delays this thread if `point` is armed, so that the process dies before the thread continues.
 #[inline]
 pub fn delay_if_armed(point: Point) {
-    if ARMED.load(Ordering::Relaxed) && current_plan().is_some_and(|armed| armed.point == point) {
+    if is_armed(point) {
         std::thread::sleep(LEDGER_DELAY);
     }
 }

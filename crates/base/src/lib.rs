@@ -8,8 +8,8 @@
     allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
 )]
 
-pub mod blocking;
 pub mod clock;
+pub mod disk_pool;
 pub mod failpoint;
 pub mod file_owner;
 pub mod postgres_url;

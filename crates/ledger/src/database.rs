@@ -251,6 +251,14 @@ impl Ledger {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
+    /// Opens the connections for point reads, so that no thread that serves requests opens a file.
+    ///
+    /// # Errors
+    /// Returns an error if a connection cannot be opened.
+    pub fn open_readers(&self) -> Result<(), StoreError> {
+        self.readers.open_all()
+    }
+
     /// Writes the log back into `ledger.db`, so that the file alone is complete. This is needed
     /// before the file is copied, and at shutdown.
     ///

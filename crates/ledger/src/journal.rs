@@ -15,7 +15,8 @@
 //! records and nothing else. No request begins until the reserve is restored. This module must not
 //! know prices or balances. Read next: `journal/record.rs` (the records), `journal/line.rs` (a
 //! line), `journal/record_text.rs` (the text of a record), `journal/segment.rs` (a file),
-//! `journal/instance_dir.rs` (the directory and its lock).
+//! `journal/instance_dir.rs` (the directory and its lock), `journal/writer.rs` (the thread that
+//! writes).
 
 pub mod holds_mirror;
 mod instance_dir;
@@ -29,10 +30,10 @@ pub mod replay;
 mod segment;
 #[cfg(test)]
 mod tests;
+pub mod writer;
 
 use crate::StoreError;
 use crate::sqlite;
-use base::blocking::may_block;
 use base::failpoint::{self, Point};
 use base::file_owner;
 use base::regular_file::read_regular;
@@ -41,6 +42,7 @@ pub use instance_dir::{InstanceDir, instance_ids, live_instance_ids};
 use instance_dir::{
     LOCK_FILE, NUMBERED_MARK, RESERVE_FILE, clear_numbered_mark, instance_dirs, open_lock,
 };
+pub use line::EncodedRecord;
 use line::{encode_unnumbered, set_number};
 pub use orphaned::{OrphanedJournal, claim_journal, claim_orphaned};
 use read::journal_files;
@@ -53,7 +55,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Number of bytes that must be free before new requests are admitted after the disk was full.
@@ -61,22 +63,29 @@ const MIN_FREE_BYTES: u64 = 65_536;
 
 /// Duration of a write, in ms, above which the disk counts as blocked.
 const MAX_WRITE_MS: u64 = 1_000;
-/// Number of times that a thread checks whether the files are free before it waits. The checks take
-/// longer than another thread needs to write a line.
-const LOCK_SPINS: usize = 1_000;
 
 pub struct Journal {
     directory: InstanceDir,
     segment_bytes: u64,
     reserve_bytes: u64,
-    /// True if [`Journal::write`] syncs an `end` record to disk before it returns.
+    /// True if `end` records are synced to disk before those who wait for them learn that they are
+    /// written.
     is_synced: bool,
     files: Mutex<Files>,
     /// True if a write failed or the reserve is not complete.
     short: AtomicBool,
     began: Instant,
-    /// Start of the current write, in ms since `began`; 0 if no write runs.
+    /// Start of the current write or sync, in ms since `began`; 0 if none runs.
     writing_since_ms: AtomicU64,
+}
+
+/// A write or a sync that runs.
+struct Writing<'a>(&'a AtomicU64);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 /// A running process's files. Only one record is written at a time, so a torn record can be undone.
@@ -126,7 +135,7 @@ impl Journal {
         })
     }
 
-    /// Sets whether [`Journal::write`] syncs each `end` record to disk before it returns.
+    /// Sets whether `end` records are synced to disk before they count as written.
     #[must_use]
     pub fn with_sync(self, is_synced: bool) -> Self {
         Self { is_synced, ..self }
@@ -138,23 +147,35 @@ impl Journal {
 
     /// Appends `record`, which survives a crash of the process once this function returns. The file
     /// is kept while the returned handle is held; drop the handle once the ledger has the record.
+    /// A thread that serves requests must use a [`JournalWriter`] instead.
     ///
     /// # Errors
     /// Returns an error if the record is not completely in the file.
     pub fn write(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
-        let segment = self.append(record)?;
-        // Sync without the lock, so that requests that end at the same time share one sync.
-        if self.is_synced && matches!(record, JournalRecord::End(_)) {
-            may_block(|| self.sync(&segment));
+        let mut record = EncodedRecord::new(record)?;
+        let segment = self.append_encoded(&mut record)?;
+        if record.is_end() {
+            self.sync_if_configured(&segment);
         }
         Ok(segment)
+    }
+
+    /// Syncs a file with an `end` record, unless the settings say that no record is synced.
+    fn sync_if_configured(&self, segment: &Segment) {
+        if self.is_synced {
+            self.sync(segment);
+        }
     }
 
     /// Syncs the file. If the sync fails, no more requests are admitted. The record counts all the
     /// same, because it survives a crash of the process.
     fn sync(&self, segment: &Segment) {
         failpoint::hit(Point::BeforeJournalSync);
-        if let Err(error) = segment.sync() {
+        let synced = {
+            let _writing = self.begin_writing();
+            segment.sync()
+        };
+        if let Err(error) = synced {
             METRICS.ledger_error("journal_sync");
             if !self.short.swap(true, Ordering::AcqRel) {
                 log::error!(
@@ -164,24 +185,52 @@ impl Journal {
         }
     }
 
-    fn append(&self, record: &JournalRecord) -> io::Result<Arc<Segment>> {
-        let mut line = encode_unnumbered(record)?;
-        let mut files = self.lock_files_for_write();
+    fn append_encoded(&self, record: &mut EncodedRecord) -> io::Result<Arc<Segment>> {
+        let mut files = self.lock_files();
+        let _writing = self.begin_writing();
+        let is_end = record.is_end();
+        self.append_line(&mut files, is_end, record.line())
+    }
+
+    /// Appends records in this order, in one call as far as the disk takes them. Returns for each
+    /// the file that has it.
+    fn append_all(&self, records: &mut [EncodedRecord]) -> Vec<io::Result<Arc<Segment>>> {
+        let mut files = self.lock_files();
+        let _writing = self.begin_writing();
+        files.roll(&self.directory.dir, self.segment_bytes);
+        let together = records.len() > 1 && !failpoint::is_armed(Point::TornJournalEnd);
+        let appended = match together {
+            true => files
+                .active
+                .append_all(records.iter_mut().map(EncodedRecord::line)),
+            false => 0,
+        };
+        let (_, left) = records.split_at_mut(appended);
+        let mut written: Vec<_> = (0..appended)
+            .map(|_| Ok(Arc::clone(&files.active)))
+            .collect();
+        written.extend(left.iter_mut().map(|record| {
+            let is_end = record.is_end();
+            self.append_line(&mut files, is_end, record.line())
+        }));
+        written
+    }
+
+    /// Marks the disk as used until the result is dropped.
+    fn begin_writing(&self) -> Writing<'_> {
         self.writing_since_ms
             .store(self.now_ms(), Ordering::Release);
-        let written = self.append_line(&mut files, record, &mut line);
-        self.writing_since_ms.store(0, Ordering::Release);
-        written
+        Writing(&self.writing_since_ms)
     }
 
     fn append_line(
         &self,
         files: &mut Files,
-        record: &JournalRecord,
+        is_end: bool,
         line: &mut [u8],
     ) -> io::Result<Arc<Segment>> {
         files.roll(&self.directory.dir, self.segment_bytes);
-        if matches!(record, JournalRecord::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
+        if is_end && failpoint::is_due(Point::TornJournalEnd) {
             set_number(line, files.active.next.load(Ordering::Relaxed));
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
             failpoint::kill_self();
@@ -194,30 +243,15 @@ impl Journal {
                 "cannot write the journal: {error}; running requests use its reserve, and the gateway admits no new ones"
             );
         }
-        match record {
-            JournalRecord::End(_) => files
-                .reserve
-                .append(line)
-                .map(|()| Arc::clone(&files.reserve)),
-            _ => Err(error),
+        if !is_end {
+            return Err(error);
         }
+        files.reserve.append(line)?;
+        Ok(Arc::clone(&files.reserve))
     }
 
     fn lock_files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks the files. A disk that does not answer blocks the thread that writes; other threads
-    /// must be able to continue with work that needs no journal.
-    fn lock_files_for_write(&self) -> MutexGuard<'_, Files> {
-        for _ in 0..LOCK_SPINS {
-            match self.files.try_lock() {
-                Ok(files) => return files,
-                Err(TryLockError::Poisoned(files)) => return files.into_inner(),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-            }
-        }
-        may_block(|| self.lock_files())
     }
 
     /// Returns the number of milliseconds since the journal was created, at least 1.

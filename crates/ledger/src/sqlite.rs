@@ -417,6 +417,16 @@ pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, S
     Ok(connection)
 }
 
+/// Reads the version of the schema, for which SQLite opens the log and its index.
+///
+/// # Errors
+/// Returns an error if the file cannot be read.
+pub(crate) fn warm_up(connection: &Connection, operation: &'static str) -> Result<(), StoreError> {
+    connection
+        .query_row("PRAGMA schema_version", [], |_| Ok(()))
+        .map_err(|source| StoreError::Sqlite { operation, source })
+}
+
 /// Connections for point reads of a few microseconds. The pool grows to the number of connections
 /// that were ever busy at the same time, up to a limit.
 pub struct Readers {
@@ -440,6 +450,28 @@ impl Readers {
             path: path.to_owned(),
             operation,
         })
+    }
+
+    /// Opens every connection of the pool and the files that it reads, so that no later read opens
+    /// a file.
+    ///
+    /// # Errors
+    /// Returns an error if a connection cannot be opened.
+    pub fn open_all(&self) -> Result<(), StoreError> {
+        warm_up(
+            &self.first.lock().unwrap_or_else(PoisonError::into_inner),
+            self.operation,
+        )?;
+        for slot in &self.more {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = match slot.take() {
+                Some(opened) => opened,
+                None => open_reader(&self.path, self.operation)?,
+            };
+            warm_up(&opened, self.operation)?;
+            *slot = Some(opened);
+        }
+        Ok(())
     }
 
     /// Opens a connection outside the pool, with a page cache of `cache_kib`, for reads of many
@@ -509,6 +541,9 @@ mod tests {
                 .unwrap()
         };
         assert_eq!((readers.with(answer), count()), (42, 1));
+        let all = Readers::open(&path, 2, "read x").unwrap();
+        all.open_all().unwrap();
+        assert!(all.more[0].lock().unwrap().is_some());
         let inner = readers.with(|_| readers.with(answer));
         assert_eq!(
             (inner, count()),

@@ -79,6 +79,7 @@ fn create_books(dir: &Path) {
         };
         let (hold, _) = billing.reserve(opening, &quote, false, NOW).unwrap();
         hold.settle(usage, RequestOutcome::Completed, false, NOW)
+            .wait_on_thread()
             .unwrap();
     }
     let (hold, _) = billing
@@ -769,6 +770,7 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
                         ..usage
                     };
                     hold.settle(tiny, RequestOutcome::Completed, false, now_ms)
+                        .wait_on_thread()
                         .unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -211,6 +211,7 @@ impl Load<'_> {
                 ..usage
             };
             hold.settle(tiny, RequestOutcome::Completed, false, now_ms)
+                .wait_on_thread()
                 .unwrap();
             self.settled.lock().unwrap().push_back(request);
         });

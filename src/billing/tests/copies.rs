@@ -33,6 +33,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
                         continue;
                     };
                     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                        .wait_on_thread()
                         .unwrap();
                     done.lock().unwrap().push(request);
                 }

@@ -30,6 +30,7 @@ fn debited(dir: &Path) -> (CreditService, Billing) {
         .reserve(opening("req_a"), &quote, false, NOW)
         .unwrap();
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     wait_for("the debit", || {
         billing
@@ -136,6 +137,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, 0).unwrap();
     hold.settle(usage, RequestOutcome::Completed, false, 0)
+        .wait_on_thread()
         .unwrap();
     wait_for("the debit", || {
         billing
@@ -208,6 +210,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     refused(adjust("-7", "a1", "a mistake"));
     assert_eq!(balance(billing.billing()), "1 held 1 available 0");
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     refused(adjust(
         "-0.000001",

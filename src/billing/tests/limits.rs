@@ -38,6 +38,7 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
                 let (hold, _) = hold.ok()?;
                 if index.is_multiple_of(2) {
                     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                        .wait_on_thread()
                         .unwrap();
                     return Some(None);
                 }
@@ -87,6 +88,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
             .reserve(opening(request), &quote, true, at_ms)
             .unwrap();
         hold.settle(usage, RequestOutcome::Completed, false, at_ms)
+            .wait_on_thread()
             .unwrap();
     }
     let free = |billing: &CreditService, limit: &str, now_ms| match billing.reserve(

@@ -47,6 +47,7 @@ fn settle_all(holds: Vec<Hold>) {
     for hold in holds {
         assert_eq!(
             hold.settle(usage, RequestOutcome::Completed, false, NOW)
+                .wait_on_thread()
                 .unwrap(),
             Micro::new(1_000_000)
         );
@@ -106,6 +107,7 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     let half = Usage { output: 0, ..usage };
     held.remove(0)
         .settle(half, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     wait_for("the first", || {
         balance(new.billing()) == "9.5 held 9 available 0.5"
@@ -145,6 +147,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     // Its journal has the end of one request, which the ledger may or may not have.
     held.remove(0)
         .settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     held.into_iter().for_each(Hold::abandon);
     drop(old);
@@ -209,6 +212,7 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
         "what is held stays until it resolves"
     );
     held.settle(usage, RequestOutcome::Completed, false, clock::now_ms())
+        .wait_on_thread()
         .unwrap();
     wait_for("the debit", || {
         new.billing()
@@ -253,6 +257,7 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
         .unwrap();
     // The client has the last byte, and the ledger has nothing of the request yet.
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
+        .wait_on_thread()
         .unwrap();
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
@@ -465,6 +470,7 @@ fn waiting_for_a_segment(dir: &Path) -> (CreditService, [std::path::PathBuf; 2])
             .reserve(opening(request), &quote, true, at_ms)
             .unwrap();
         hold.settle(usage, RequestOutcome::Completed, false, at_ms)
+            .wait_on_thread()
             .unwrap();
     };
     // A clock that was ahead: the sealed request ended after the next one begins.

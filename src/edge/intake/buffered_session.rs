@@ -5,7 +5,9 @@
 //! file must not interpret the bytes.
 
 use super::body_share::BodyShare;
-use super::exchange::{AbortReason, Deadlines, ExchangeState, ResponsePhase, ResponseProgress};
+use super::exchange::{
+    AbortReason, Deadlines, EndingOutcome, ExchangeState, ResponsePhase, ResponseProgress,
+};
 use crate::edge::client_pace::{self, MAX_PIECE_BYTES};
 use crate::edge::framing;
 use crate::edge::shutdown::CHECK_INTERVAL;
@@ -14,6 +16,7 @@ use async_trait::async_trait;
 use base::failpoint::{self, Point};
 use bytes::Bytes;
 use http::{HeaderMap, header};
+use llm_protocol::failure::Kind;
 use llm_protocol::keepalive::KeepAlive;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
@@ -48,6 +51,9 @@ const MAX_OPENING_WITH_KEEP_ALIVE_BYTES: usize = 16_384;
 const BLOCKED_WRITE_THRESHOLD: Duration = Duration::from_secs(1);
 /// Time after a blocked write during which a vendor's failure counts as caused by the client.
 const BLOCKED_WRITE_BLAME_INTERVAL: Duration = Duration::from_secs(5);
+/// Time that the last bytes wait for the journal before the gateway also watches the client. A disk
+/// that answers takes less.
+const USUAL_JOURNAL_TIME: Duration = Duration::from_millis(50);
 /// Size of the pieces in which a body is sent to an HTTP/2 vendor: the initial window of a stream
 /// (RFC 9113, section 6.9.2). Between two pieces Pingora handles the vendor's response, which may
 /// arrive before the vendor has read the whole body, and this session checks the deadlines.
@@ -385,7 +391,7 @@ impl BufferedDownstream {
         let last = match progress.is_completed() {
             true => None,
             false => {
-                let end = state.terminal_error.take()?();
+                let end = state.terminal_error.take()?(Kind::UpstreamClosed);
                 Some(Bytes::from(
                     [std::mem::take(&mut state.opening), end].concat(),
                 ))
@@ -421,6 +427,65 @@ impl BufferedDownstream {
         }
         framing::remove_chunks_for_http_1_0(self.inner().req_header().version, &mut head);
         Some(HttpTask::Header(head, false))
+    }
+
+    /// Waits until the journal has the debit of a complete response. Returns whether the client may
+    /// get the last byte: not if the journal lacks the debit. A debit that still waits for the disk
+    /// is withdrawn if the client leaves or the time of the request is over.
+    async fn wait_for_ending(&mut self) -> bool {
+        let Some(record) = self.exchange.pending_ending() else {
+            return true;
+        };
+        let usual = Instant::now() + USUAL_JOURNAL_TIME;
+        let mut written = wait_until(usual.into(), record.wait()).await;
+        let mut watches_client = true;
+        let outcome = loop {
+            match written {
+                Some(Ok(_)) => break EndingOutcome::Journalled,
+                Some(Err(_)) => break EndingOutcome::Failed,
+                None => {}
+            }
+            let cutoff = self.deadlines.shutdown.cutoff();
+            let end = cutoff.map_or(self.deadlines.total, |at| at.min(self.deadlines.total));
+            let now = Instant::now();
+            if self.has_client_left() || now >= end {
+                break self.exchange.give_up_ending(&record);
+            }
+            let next = end.min(now + CHECK_INTERVAL);
+            tokio::select! {
+                biased;
+                outcome = record.wait() => written = Some(outcome),
+                outcome = self.inner_mut().read_body_or_idle(true), if watches_client => {
+                    match outcome {
+                        Ok(_) => watches_client = false,
+                        Err(_) => self.handle_client_left(),
+                    }
+                }
+                () = SilenceTimer::new(next.into()) => {}
+            }
+        };
+        self.exchange.conclude_ending(outcome);
+        outcome == EndingOutcome::Journalled
+    }
+
+    /// Withholds the end of a response whose debit the journal lacks. A stream that has begun ends
+    /// with a failure.
+    async fn withhold_end(&mut self) -> Result<bool> {
+        let last = {
+            let mut state = self.exchange.lock();
+            let may_write = state.progress.has_begun() && !state.progress.has_client_left();
+            let failure = state.terminal_error.take().filter(|_| may_write);
+            failure.map(|failure| failure(Kind::LedgerUnavailable))
+        };
+        let Some(last) = last else {
+            return Err(Error::explain(
+                ErrorType::InternalError,
+                "the journal lacks the debit",
+            ));
+        };
+        self.exchange.set_completed();
+        self.write(vec![HttpTask::Body(Some(last.into()), true)])
+            .await
     }
 
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
@@ -566,6 +631,9 @@ impl CustomSession for BufferedDownstream {
                 }
             }
             return Ok(end);
+        }
+        if !self.wait_for_ending().await {
+            return self.withhold_end().await;
         }
         let (out, error) = self.filter_tasks(tasks);
         let end = if out.is_empty() {

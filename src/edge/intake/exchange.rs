@@ -4,10 +4,13 @@
 //! This file must not read or write a connection: `intake/buffered_session.rs` does.
 
 use super::tcp_cork::TcpCorkGuard;
-use crate::edge::shutdown::Shutdown;
+use crate::edge::shutdown::{CHECK_INTERVAL, Shutdown};
+use crate::edge::silence_timer::wait_until;
 use crate::idempotency::{IdempotencyGuard, KeyCommit};
 use bytes::Bytes;
 use http::HeaderValue;
+use ledger::journal::writer::JournalWrite;
+use llm_protocol::failure::Kind;
 use llm_protocol::keepalive::KeepAlive;
 use pingora::protocols::http::ServerSession as HttpSession;
 use std::os::fd::RawFd;
@@ -15,10 +18,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
-pub struct ExchangeState(Mutex<ExchangeInner>);
+pub struct ExchangeState {
+    inner: Mutex<ExchangeInner>,
+    /// Shutdown state of the process, which bounds every wait.
+    shutdown: Arc<Shutdown>,
+}
 
 /// Builds the bytes of a failure when they are needed, because more of the stream is known then.
-type TerminalError = Box<dyn FnOnce() -> Vec<u8> + Send>;
+type TerminalError = Box<dyn FnOnce(Kind) -> Vec<u8> + Send>;
+
+/// The end of a debited request, on its way into the journal.
+struct PendingEnding {
+    record: JournalWrite,
+    key: Option<(Box<IdempotencyGuard>, KeyEnd)>,
+}
+
+/// What becomes of an idempotency key once the journal has the debit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyEnd {
+    /// The response is stored for a replay.
+    Complete,
+    /// The key is spent, but no complete response can be replayed.
+    Spent,
+}
+
+impl KeyEnd {
+    fn apply(self, key: IdempotencyGuard) {
+        match self {
+            Self::Complete => key.complete(),
+            Self::Spent => key.mark_spent(),
+        }
+    }
+}
+
+/// Whether the journal has the end of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EndingOutcome {
+    Journalled,
+    /// The journal lacks the end, so nothing is debited.
+    Failed,
+    /// The disk does not answer, so the end may still reach the journal.
+    Unknown,
+}
 
 #[derive(Default)]
 pub(super) struct ExchangeInner {
@@ -31,6 +72,10 @@ pub(super) struct ExchangeInner {
     pub(super) idempotency: Option<Box<IdempotencyGuard>>,
     /// Outcome of the idempotency key, once it is decided. The store may not have written it yet.
     decision: Option<KeyCommit>,
+    /// The debit for which the last byte waits.
+    ending: Option<PendingEnding>,
+    /// True if the journal lacks the debit, so that the client must not get the last byte.
+    is_unjournalled: bool,
     /// Cork of the running attempt's connection, until the vendor has the body.
     pub(super) corked: Option<TcpCorkGuard>,
     /// Body that later attempts send instead of the first one.
@@ -177,8 +222,97 @@ impl ResponseProgress {
 }
 
 impl ExchangeState {
+    pub fn new(shutdown: Arc<Shutdown>) -> Self {
+        Self {
+            inner: Mutex::default(),
+            shutdown,
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, ExchangeInner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the debit for which the last byte waits.
+    pub fn set_ending(&self, record: Option<JournalWrite>) {
+        self.lock().ending = record.map(|record| PendingEnding { record, key: None });
+    }
+
+    /// Ends the idempotency key once the journal has the debit; at once if there is none.
+    pub fn end_key(&self, key: Box<IdempotencyGuard>, end: KeyEnd) {
+        let mut state = self.lock();
+        match &mut state.ending {
+            Some(ending) => ending.key = Some((key, end)),
+            None => {
+                drop(state);
+                end.apply(*key);
+            }
+        }
+    }
+
+    /// Returns the debit for which the last byte waits.
+    pub(super) fn pending_ending(&self) -> Option<JournalWrite> {
+        let state = self.lock();
+        state.ending.as_ref().map(|ending| ending.record.clone())
+    }
+
+    /// Ends the wait for the debit.
+    pub(super) fn conclude_ending(&self, outcome: EndingOutcome) {
+        let Some(ending) = self.lock().ending.take() else {
+            return;
+        };
+        if outcome != EndingOutcome::Journalled {
+            let mut state = self.lock();
+            state.is_unjournalled = true;
+            state.progress.phase = ResponsePhase::Incomplete;
+        }
+        match (ending.key, outcome) {
+            (Some((key, end)), EndingOutcome::Journalled) => end.apply(*key),
+            // The next start decides by the journal.
+            (Some((key, _)), EndingOutcome::Unknown) => key.leave_running(),
+            // Dropping the claim frees the key.
+            (_, _) => {}
+        }
+    }
+
+    /// Gives up the wait for a debit, which is withdrawn if it does not reach the journal yet.
+    pub(super) fn give_up_ending(&self, record: &JournalWrite) -> EndingOutcome {
+        record.withdraw();
+        if record.segment().is_some() {
+            EndingOutcome::Journalled
+        } else if record.has_failed() {
+            EndingOutcome::Failed
+        } else {
+            EndingOutcome::Unknown
+        }
+    }
+
+    /// Waits until the journal has the debit, at most until the process must end. Returns whether
+    /// the client may get the last byte.
+    pub async fn wait_for_ending(&self) -> bool {
+        if let Some(record) = self.pending_ending() {
+            let outcome = loop {
+                let next = Instant::now() + CHECK_INTERVAL;
+                match wait_until(next.into(), record.wait()).await {
+                    Some(Ok(_)) => break EndingOutcome::Journalled,
+                    Some(Err(_)) => break EndingOutcome::Failed,
+                    None if self.is_past_cutoff() => break self.give_up_ending(&record),
+                    None => {}
+                }
+            };
+            self.conclude_ending(outcome);
+        }
+        !self.is_unjournalled()
+    }
+
+    fn is_past_cutoff(&self) -> bool {
+        let cutoff = self.shutdown.cutoff();
+        cutoff.is_some_and(|cutoff| cutoff <= Instant::now())
+    }
+
+    /// Returns whether the journal lacks the debit, so that the client must not get the last byte.
+    pub fn is_unjournalled(&self) -> bool {
+        self.lock().is_unjournalled
     }
 
     pub fn progress(&self) -> ResponseProgress {
@@ -303,7 +437,10 @@ impl ExchangeState {
         self.lock().body = Some(body);
     }
 
-    pub fn set_terminal_error(&self, terminal_error: impl FnOnce() -> Vec<u8> + Send + 'static) {
+    pub fn set_terminal_error(
+        &self,
+        terminal_error: impl FnOnce(Kind) -> Vec<u8> + Send + 'static,
+    ) {
         self.lock().terminal_error = Some(Box::new(terminal_error));
     }
 

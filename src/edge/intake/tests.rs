@@ -40,7 +40,7 @@ impl Wire {
         let mut session = ServerSession::new_http1(Box::new(Stream::from(accepted)));
         assert!(session.read_request().await.unwrap());
         let shared = Arc::new(ExchangeState::default());
-        shared.set_terminal_error(|| b"data: failed\n\n".to_vec());
+        shared.set_terminal_error(|_| b"data: failed\n\n".to_vec());
         shared.begin_attempt(false);
         let body = (Bytes::from_static(b"{}"), BodyShare::default());
         let replay =

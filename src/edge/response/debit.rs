@@ -4,11 +4,11 @@
 //! This file must not decide when a response is complete. A response that breaks off is settled in
 //! `edge/settlement.rs`.
 
+use crate::edge::intake::KeyEnd;
 use crate::edge::settlement::{BilledResponse, settle_response};
 use crate::edge::state::admitted::AdmittedRequest;
 use credits::money::Micro;
 use ledger::RequestOutcome;
-use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::usage::{MeteredUsage, Usage};
 
 /// The measured size of a response.
@@ -22,11 +22,9 @@ pub(super) struct ResponseUsage {
     pub(super) cut: Option<Usage>,
 }
 
-/// Debits the account, before the last byte leaves.
-pub(super) fn settle(
-    call: &mut AdmittedRequest,
-    counted: ResponseUsage,
-) -> Result<Option<Micro>, Failure> {
+/// Debits the account. The last byte leaves once the journal has the debit, for which
+/// `edge/intake/buffered_session.rs` waits. Returns the amount, or `None` for a free request.
+pub(super) fn settle(call: &mut AdmittedRequest, counted: ResponseUsage) -> Option<Micro> {
     let ResponseUsage {
         usage,
         reported_usage,
@@ -34,9 +32,7 @@ pub(super) fn settle(
         refused_free,
         cut,
     } = counted;
-    let Some(hold) = call.hold.take() else {
-        return Ok(None);
-    };
+    let hold = call.hold.take()?;
     let outcome = match (refused_free, call.exchange.progress().has_client_left()) {
         (true, _) => RequestOutcome::RefusedFree,
         (false, true) => RequestOutcome::ClientLeft,
@@ -50,21 +46,18 @@ pub(super) fn settle(
         reported: reported_usage,
         generated_bytes,
     };
-    let credits = settle_response(call, hold, response).map_err(|error| {
-        log::error!("cannot journal a debit: {error}; the gateway withholds the answer");
-        Failure::from_kind(Kind::LedgerUnavailable)
-    })?;
-    Ok(Some(credits))
+    Some(settle_response(call, hold, response))
 }
 
-/// Records bytes of the response for a replay before they are sent. The last ones commit it.
+/// Records bytes of the response for a replay before they are sent. The last ones commit it, once
+/// the journal has the debit.
 pub(super) fn record_for_replay(call: &mut AdmittedRequest, bytes: &[u8]) {
     let Some(mut idempotency) = call.exchange.take_idempotency() else {
         return;
     };
     idempotency.push_body(bytes);
     if call.exchange.progress().is_completed() {
-        idempotency.complete();
+        call.exchange.end_key(idempotency, KeyEnd::Complete);
     } else {
         call.exchange.set_idempotency(Some(idempotency));
     }

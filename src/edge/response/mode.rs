@@ -10,7 +10,7 @@ use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
 use base::clock;
 use bytes::Bytes;
 use llm_protocol::capabilities::CompletionsApi;
-use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::failure::Failure;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive;
 use llm_protocol::metered::MeteredAnswer;
@@ -139,11 +139,11 @@ fn set_terminal_error(record: &RequestRecord, call: &AdmittedRequest) {
     let surface = record.surface;
     let sequencer = call.response.sequencer().cloned();
     let request_id = record.request_id.clone();
-    call.exchange.set_terminal_error(move || {
+    call.exchange.set_terminal_error(move |kind| {
         keepalive::encode_terminal_error(
             surface,
             sequencer.as_ref(),
-            &Failure::from_kind(Kind::UpstreamClosed),
+            &Failure::from_kind(kind),
             &request_id,
         )
     });

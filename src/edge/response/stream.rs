@@ -71,7 +71,7 @@ pub(super) fn process_stream(
     let counted = count(pass, &call.model, call.hold.as_ref(), bounds, &mut out);
     if pass.is_complete() {
         let is_cut = counted.cut.is_some();
-        settle(call, counted)?;
+        settle(call, counted);
         if is_cut {
             call.exchange.complete_and_hang_up()
         } else {
@@ -130,7 +130,7 @@ pub(super) fn fold_stream(
     }
     let is_cut = counted.cut.is_some();
     let warnings = stream.warnings().to_vec();
-    let released = release_whole(call, out.into(), &warnings, counted)?;
+    let released = release_whole(call, out.into(), &warnings, counted);
     if is_cut {
         call.exchange.complete_and_hang_up();
     }

@@ -89,18 +89,14 @@ pub(super) fn process_whole(
         refused_free,
         warnings,
     } = whole;
-    release_whole(
-        call,
-        body,
-        &warnings,
-        ResponseUsage {
-            usage,
-            reported_usage: learned,
-            generated_bytes,
-            refused_free,
-            cut: None,
-        },
-    )
+    let counted = ResponseUsage {
+        usage,
+        reported_usage: learned,
+        generated_bytes,
+        refused_free,
+        cut: None,
+    };
+    Ok(release_whole(call, body, &warnings, counted))
 }
 
 fn read_whole(
@@ -135,19 +131,19 @@ fn read_whole(
     )
 }
 
-/// Releases a whole response after the debit.
+/// Debits the account for a whole response, and returns its body.
 pub(super) fn release_whole(
     call: &mut AdmittedRequest,
     body: Bytes,
     warnings: &[&'static str],
     counted: ResponseUsage,
-) -> Result<Option<Bytes>, Failure> {
+) -> Option<Bytes> {
     call.response.mode = ResponseMode::Over;
     let mut head = DeferredHead {
         content_length: Some(body.len()),
         ..DeferredHead::default()
     };
-    if let Some(credits) = settle(call, counted)? {
+    if let Some(credits) = settle(call, counted) {
         let value = HeaderValue::from_str(&credits.to_string());
         head.headers
             .extend(value.ok().map(|value| ("x-gateway-credits", value)));
@@ -166,5 +162,5 @@ pub(super) fn release_whole(
     call.exchange.set_deferred_head(head);
     call.exchange.set_completed();
     record_for_replay(call, &body);
-    Ok(Some(body))
+    Some(body)
 }

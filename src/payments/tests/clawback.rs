@@ -64,7 +64,9 @@ pub fn end(hold: Hold, credits: u64) -> Micro {
         ..Usage::default()
     };
     let outcome = RequestOutcome::Completed;
-    hold.settle(usage, outcome, false, now_ms()).unwrap()
+    hold.settle(usage, outcome, false, now_ms())
+        .wait_on_thread()
+        .unwrap()
 }
 
 /// The balance, the state of the clawback, the written-off credits, and the account's status.

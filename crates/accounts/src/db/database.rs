@@ -112,6 +112,10 @@ impl AppDb {
         })
     }
 
+    pub fn open_readers(&self) -> Result<(), StoreError> {
+        self.readers.open_all()
+    }
+
     /// Runs `work` with the writing connection, without writing to PostgreSQL.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
         work(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))

@@ -21,6 +21,48 @@ pub(crate) struct JournalLine {
     pub record: JournalRecord,
 }
 
+/// A record as a line that may be written later, in another thread.
+pub struct EncodedRecord {
+    line: Vec<u8>,
+    kind: RecordKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RecordKind {
+    Open,
+    End,
+    Other,
+}
+
+impl EncodedRecord {
+    /// Encodes a record.
+    ///
+    /// # Errors
+    /// Returns an error if a field of the record does not fit into a line.
+    pub fn new(record: &JournalRecord) -> io::Result<Self> {
+        Ok(Self {
+            line: encode_unnumbered(record)?,
+            kind: match record {
+                JournalRecord::Open(_) => RecordKind::Open,
+                JournalRecord::End(_) => RecordKind::End,
+                _ => RecordKind::Other,
+            },
+        })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.kind == RecordKind::Open
+    }
+
+    pub(crate) fn is_end(&self) -> bool {
+        self.kind == RecordKind::End
+    }
+
+    pub(crate) fn line(&mut self) -> &mut [u8] {
+        &mut self.line
+    }
+}
+
 /// Encodes `record` as a line without its number and checksum.
 pub(crate) fn encode_unnumbered(record: &JournalRecord) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(384);
@@ -51,6 +93,7 @@ pub(crate) fn set_number(line: &mut [u8], number: u64) {
 }
 
 /// Encodes `record` as a complete line.
+#[cfg(test)]
 pub(crate) fn encode(record: &JournalRecord, number: u64) -> io::Result<Vec<u8>> {
     let mut line = encode_unnumbered(record)?;
     set_number(&mut line, number);

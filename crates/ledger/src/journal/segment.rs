@@ -3,7 +3,7 @@
 //!
 //! This file must not decide to which file a record is written.
 
-use super::line::{encode, set_number};
+use super::line::{encode_unnumbered, set_number};
 use super::record::JournalRecord;
 use crate::sqlite;
 use base::file_owner;
@@ -39,10 +39,12 @@ impl Segment {
     pub(crate) fn create_numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
         let unnamed = dir.join(format!("{file:06}.new"));
         let segment = Self::create(unnamed.clone()).and_then(|segment| {
-            segment.append_numbered(
-                encode(&JournalRecord::Begun { file, lines_before }, 0)?.as_slice(),
-                1,
-            )?;
+            // The lines after it count from 1.
+            segment.next.store(0, Ordering::Relaxed);
+            segment.append(&mut encode_unnumbered(&JournalRecord::Begun {
+                file,
+                lines_before,
+            })?)?;
             segment.rename(&file_name(file))
         });
         segment.inspect_err(|_| drop(std::fs::remove_file(unnamed)))
@@ -67,29 +69,42 @@ impl Segment {
     pub(crate) fn append(&self, line: &mut [u8]) -> io::Result<()> {
         let next = self.next.load(Ordering::Relaxed);
         set_number(line, next);
-        self.append_numbered(line, next.saturating_add(1))
+        self.append_numbered(line, &[line.len()]).1
     }
 
-    fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
+    /// Appends complete lines under the next numbers, in one call. Returns how many of them the
+    /// file has now. Callers must not run at the same time.
+    pub(crate) fn append_all<'a>(&self, lines: impl Iterator<Item = &'a mut [u8]>) -> usize {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for (number, line) in (self.next.load(Ordering::Relaxed)..).zip(lines) {
+            set_number(line, number);
+            bytes.extend_from_slice(line);
+            ends.push(bytes.len());
+        }
+        self.append_numbered(&bytes, &ends).0
+    }
+
+    /// Appends the lines of `bytes` that end at `ends`. Returns how many of them the file has now,
+    /// and why not more. The file has no part of another line.
+    fn append_numbered(&self, bytes: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
         let before = self.bytes.load(Ordering::Relaxed);
-        // Use a single call, so a crash of the process leaves the record either written or not.
-        let (count, outcome) = match (&self.file).write(line) {
-            Ok(count) if count == line.len() => (count, Ok(())),
+        // Use a single call, so a crash of the process leaves each record either written or not.
+        let (count, outcome) = match (&self.file).write(bytes) {
+            Ok(count) if count == bytes.len() => (count, Ok(())),
             // A full disk accepts only the bytes that fit into the last page.
             Ok(count) => (count, Err(io::ErrorKind::StorageFull.into())),
             Err(error) => (0, Err(error)),
         };
+        let lines = ends.partition_point(|end| *end <= count);
+        let whole = lines.checked_sub(1).map_or(0, |last| ends[last]);
+        let end = |count: usize| before.saturating_add(count as u64);
         // If the partial line cannot be undone, the leading line end of the next record terminates
         // it.
-        let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
-        if outcome.is_ok() || is_torn {
-            self.bytes
-                .store(before.saturating_add(count as u64), Ordering::Relaxed);
-        }
-        if outcome.is_ok() {
-            self.next.store(next, Ordering::Relaxed);
-        }
-        outcome
+        let is_torn = count > whole && self.file.set_len(end(whole)).is_err();
+        let kept = if is_torn { count } else { whole };
+        self.bytes.store(end(kept), Ordering::Relaxed);
+        self.next.fetch_add(lines as u64, Ordering::Relaxed);
+        (lines, outcome)
     }
 
     /// Syncs the appended records, and the names of the file and its directories.

@@ -5,6 +5,7 @@
 
 use super::line::{decode, encode};
 use super::read::{DamageCount, read_endings, read_journal};
+use super::writer::{JournalWrite, JournalWriter, MAX_QUEUED_BEFORE_OPEN};
 use super::*;
 use crate::{Ending, EndingDetail, RequestOutcome};
 use credits::money::Micro;
@@ -535,7 +536,7 @@ fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room()
         .filter(|line| line.contains("cannot write the journal"))
         .count();
     assert_eq!(
-        warnings, 2,
+        warnings, 3,
         "an operator is told once each time that the disk becomes full:\n{errors}"
     );
     let (endings, unreadable) = left(dir.path()).endings().unwrap();
@@ -592,7 +593,20 @@ fn fill_the_disk(dir: &Path) {
     journal.restore_reserve();
     assert!(!journal.is_degraded());
     assert_eq!(length(&reserve), 0);
-    journal.write(&end("req_4")).unwrap();
+
+    // Of the records that are written together, those that fit whole stay.
+    let mut ends = ["req_4", "req_5"].map(|request| EncodedRecord::new(&end(request)).unwrap());
+    let first = ends[0].line().len() as u64;
+    limit_files(Some(before.len() as u64 + first + 100));
+    let written = journal.append_all(&mut ends).into_iter();
+    let names: Vec<_> = written
+        .map(|file| file.unwrap().path.file_name().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["000001.log", RESERVE_FILE]);
+    assert_eq!(length(&log), before.len() as u64 + first);
+    limit_files(None);
+    journal.restore_reserve();
+    assert!(!journal.is_degraded());
 
     // Not one more byte fits anywhere, but the reserve keeps its preallocated bytes.
     let set_aside = blocks(&reserve);
@@ -893,42 +907,118 @@ fn the_audit_sees_who_lives_and_what_still_runs() {
     drop(held);
 }
 
-/// A pipe that nobody reads stands in for a disk that does not answer.
-#[test]
-fn a_disk_that_does_not_answer_holds_up_only_the_thread_that_writes_and_admits_nothing() {
-    let dir = DataDir::new();
-    let journal = Arc::new(begin(dir.path()));
-    let (mut reader, mut writer) = std::io::pipe().unwrap();
-    let fcntl = rustix::fs::fcntl_getfl(&writer).unwrap();
-    rustix::fs::fcntl_setfl(&writer, fcntl | rustix::fs::OFlags::NONBLOCK).unwrap();
-    while writer.write(&[b'\n'; 4_096]).is_ok() {}
-    rustix::fs::fcntl_setfl(&writer, fcntl).unwrap();
-    let mut stuck = Segment::create(dir.path().join("stuck")).unwrap();
-    stuck.file = File::from(std::os::fd::OwnedFd::from(writer));
-    let active = std::mem::replace(&mut journal.lock_files().active, Arc::new(stuck));
+/// A journal on a disk that does not answer, for which a pipe stands in that nobody reads.
+struct StuckDisk {
+    journal: Arc<Journal>,
+    active: Option<Arc<Segment>>,
+    reader: Option<std::io::PipeReader>,
+}
 
-    let runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = { runtime }.worker_threads(2).build().unwrap();
-    let write = |request: &'static str| {
-        let journal = Arc::clone(&journal);
-        runtime.spawn(async move { journal.write(&open(request)).is_ok() })
-    };
-    let writes = [write("req_1"), write("req_2"), write("req_3")];
-    test_world::wait_for("the journal to be stuck", Duration::from_secs(60), || {
-        journal.is_degraded().then_some(())
-    });
-    let other = runtime.block_on(runtime.spawn(async { 1 }));
-    assert_eq!(other.unwrap(), 1, "a worker runs what needs no journal");
-    assert!(writes.iter().all(|write| !write.is_finished()));
-
-    let reads = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-    for write in writes {
-        assert!(runtime.block_on(write).unwrap());
+impl StuckDisk {
+    fn new(dir: &Path) -> Self {
+        let journal = Arc::new(begin(dir));
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+        rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        while writer.write(&[b'\n'; 4_096]).is_ok() {}
+        rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+        let mut stuck = Segment::create(dir.join("stuck")).unwrap();
+        stuck.file = File::from(std::os::fd::OwnedFd::from(writer));
+        let active = std::mem::replace(&mut journal.lock_files().active, Arc::new(stuck));
+        Self {
+            journal,
+            active: Some(active),
+            reader: Some(reader),
+        }
     }
-    assert!(!journal.is_degraded());
-    // Closes the pipe.
-    journal.lock_files().active = active;
-    reads.join().unwrap().unwrap();
+
+    fn wait_until_stuck(&self) {
+        test_world::wait_for("the journal to be stuck", Duration::from_secs(60), || {
+            self.journal.is_degraded().then_some(())
+        });
+    }
+
+    /// The disk answers again.
+    fn answer(&mut self) -> std::thread::JoinHandle<()> {
+        let mut reader = self.reader.take().unwrap();
+        std::thread::spawn(move || drop(std::io::copy(&mut reader, &mut std::io::sink())))
+    }
+
+    /// Closes the pipe.
+    fn close(mut self, reads: std::thread::JoinHandle<()>) {
+        self.journal.lock_files().active = self.active.take().unwrap();
+        reads.join().unwrap();
+    }
+}
+
+fn submit(writer: &JournalWriter, record: &JournalRecord) -> JournalWrite {
+    writer.submit(EncodedRecord::new(record), |_| ())
+}
+
+#[test]
+fn a_disk_that_does_not_answer_holds_up_only_the_journals_thread_and_admits_nothing() {
+    let dir = DataDir::new();
+    let mut disk = StuckDisk::new(dir.path());
+    let writer = JournalWriter::start(Arc::clone(&disk.journal)).unwrap();
+    let first = submit(&writer, &open("req_1"));
+    disk.wait_until_stuck();
+    let (second, third) = (
+        submit(&writer, &open("req_2")),
+        submit(&writer, &end("req_2")),
+    );
+    assert!(!first.withdraw(), "the thread writes it");
+    assert!(second.withdraw() && second.has_failed());
+    assert!(!second.withdraw(), "it is withdrawn already");
+    assert!(second.wait_on_thread().is_err());
+    assert!(!writer.close(Duration::ZERO), "the thread is stuck");
+    let reads = disk.answer();
+    for write in [&first, &third] {
+        assert!(write.wait_on_thread().is_ok() && write.segment().is_some());
+    }
+    assert!(writer.close(Duration::from_secs(60)));
+    assert!(submit(&writer, &open("req_3")).wait_on_thread().is_err());
+    assert!(!disk.journal.is_degraded());
+    drop((first, third));
+    disk.close(reads);
+}
+
+#[test]
+fn as_many_openings_wait_for_the_disk_as_the_bound_says_and_every_end() {
+    let dir = DataDir::new();
+    let mut disk = StuckDisk::new(dir.path());
+    let writer = JournalWriter::start(Arc::clone(&disk.journal)).unwrap();
+    let stuck = submit(&writer, &open("req_0"));
+    disk.wait_until_stuck();
+    let waiting: Vec<_> = (0..MAX_QUEUED_BEFORE_OPEN)
+        .map(|index| submit(&writer, &open(&format!("req_{index}"))))
+        .collect();
+    assert!(waiting.iter().all(|write| !write.has_failed()));
+    assert!(submit(&writer, &open("req_late")).has_failed());
+    let late = submit(&writer, &end("req_late"));
+    let reads = disk.answer();
+    for write in waiting.iter().chain([&stuck, &late]) {
+        assert!(write.wait_on_thread().is_ok());
+    }
+    drop((writer, waiting, stuck, late));
+    disk.close(reads);
+}
+
+#[test]
+fn the_completion_runs_before_the_wait_ends_and_a_panic_in_it_ends_nothing() {
+    let dir = DataDir::new();
+    let writer = JournalWriter::start(Arc::new(begin(dir.path()))).unwrap();
+    let ran = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&ran);
+    let panics = writer.submit(EncodedRecord::new(&open("req_1")), move |written| {
+        seen.store(written.is_ok(), Ordering::Relaxed);
+        panic!("a completion that fails");
+    });
+    assert!(panics.wait_on_thread().is_ok() && ran.load(Ordering::Relaxed));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let written = runtime
+        .unwrap()
+        .block_on(submit(&writer, &end("req_1")).wait());
+    assert!(written.is_ok());
 }
 
 /// A used reserve keeps its room until the disk has room for another one.

@@ -42,6 +42,8 @@ impl<V: Clone> RowCache<V> {
     /// Returns an error if the database cannot be opened.
     pub fn open(path: &Path, operation: &'static str) -> Result<Self, StoreError> {
         let watch = sqlite::open_reader(path, operation)?;
+        // The first look-up must not open a file.
+        sqlite::warm_up(&watch, operation)?;
         Ok(Self(Mutex::new(CachedRows {
             rows: HashMap::new(),
             turn: 0,
