@@ -109,6 +109,8 @@ pub struct Settings {
     pub store_reply_timeout: Duration,
     pub signup: SignupSettings,
     pub sign_in: Arc<SignInSettings>,
+    /// Whether there are organisations, whose account several people share.
+    pub organisations: bool,
     /// Mail server. `None` if the gateway sends no mail.
     pub mail: Option<MailSettings>,
     /// Payment provider. `None` if no credits are sold.
@@ -306,6 +308,7 @@ impl ConfigValidator {
             store_reply_timeout,
             signup: signup?,
             sign_in: Arc::new(sign_in?),
+            organisations: config.organisations,
             mail,
             payments: payments.map(Arc::new),
             codes,

@@ -24,6 +24,10 @@ pub struct Config {
     pub signup: Signup,
     #[serde(default)]
     pub sign_in: SignIn,
+    /// Whether account holders can create organisations: accounts that several people share, each
+    /// with a role.
+    #[serde(default)]
+    pub organisations: bool,
     #[serde(default)]
     pub mail: Option<Mail>,
     #[serde(default)]
