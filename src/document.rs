@@ -18,14 +18,18 @@ use ledger::{EndingDetail, KeySpend, LedgerEntry, PostingDetail, PostingResult};
 use serde_json::{Value, json};
 
 pub fn account(account: &Account) -> Value {
-    json!({
+    let mut value = json!({
         "account_id": account.id,
         "email": account.email,
         "status": account.status.name(),
         "admin": account.role == Role::Admin,
         "role": account.role.name(),
         "created_at": rfc3339(account.created_at_ms),
-    })
+    });
+    if let Some(name) = &account.organisation {
+        value["organisation"] = json!(name);
+    }
+    value
 }
 
 /// An identity by which the holder of an account signs in.
@@ -72,6 +76,9 @@ pub fn api_key(key: &ApiKey, account: AccountStatus, spend: &KeySpend, now_ms: i
             && account == AccountStatus::Active
             && !key.settings.has_expired(now_ms)
     );
+    if let Some(member) = &key.member {
+        value["member"] = json!(member);
+    }
     value["created_at"] = json!(rfc3339(key.created_at_ms));
     value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
     value["spent"] = json!(spend.spent);

@@ -41,6 +41,7 @@ mod login_backoff;
 mod menu;
 mod new_keys;
 mod operator;
+mod organisation;
 mod overview;
 mod page;
 mod page_cursor;
@@ -63,10 +64,11 @@ mod viewed_account;
 
 use crate::local_link::LocalAcceptor;
 use crate::private_refusals;
-use axum::Router;
+use accounts::MemberAction;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
+use axum::{Extension, Router};
 use base::telemetry::refusals::RefusalReason;
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
@@ -78,28 +80,33 @@ use tokio::sync::watch;
 /// Maximum size of a form's body.
 const MAX_FORM_BYTES: usize = 65_536;
 
+/// Routes of an area, and what a member of an organisation must be allowed to do there. `None`: the
+/// area is not about the account that is shown, or its handlers require it themselves.
+type Area = (fn() -> Router<Arc<SidecarState>>, Option<MemberAction>);
+
 /// Lists the areas of the sidecar: groups of pages that belong together. A new area needs a line
 /// here, a file with its routes, a line in `menu.rs` if the menu shows it, and a file in
 /// `tests/matrix/` with the status of each of its routes for every role.
-const AREAS: &[fn() -> Router<Arc<SidecarState>>] = &[
-    account::routes,
-    activity::routes,
-    alerts::routes,
-    assets::routes,
-    brand::routes,
-    buying::routes,
-    catalog::routes,
-    conversations::routes,
-    keys::routes,
-    links::routes,
-    operator::routes,
-    overview::routes,
-    playground::routes,
-    profile::routes,
-    providers::routes,
-    setup::routes,
-    spending::routes,
-    statement::routes,
+const AREAS: &[Area] = &[
+    (account::routes, None),
+    (activity::routes, None),
+    (alerts::routes, Some(MemberAction::SeeUsage)),
+    (assets::routes, None),
+    (brand::routes, None),
+    (buying::routes, Some(MemberAction::ManageMoney)),
+    (catalog::routes, None),
+    (conversations::routes, Some(MemberAction::SeeUsage)),
+    (keys::routes, Some(MemberAction::UseKeys)),
+    (links::routes, None),
+    (operator::routes, None),
+    (organisation::routes, None),
+    (overview::routes, None),
+    (playground::routes, Some(MemberAction::UseKeys)),
+    (profile::routes, None),
+    (providers::routes, None),
+    (setup::routes, Some(MemberAction::UseKeys)),
+    (spending::routes, Some(MemberAction::SeeUsage)),
+    (statement::routes, Some(MemberAction::ManageMoney)),
 ];
 
 /// Builds the router of all pages, for a server that the caller provides.
@@ -113,11 +120,17 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
     let app = Arc::new(SidecarState::new(state, closing));
     AREAS
         .iter()
-        .fold(Router::new(), |router, area| router.merge(area()))
+        .fold(Router::new(), |router, (area, action)| {
+            router.merge(match action {
+                Some(action) => area().route_layer(Extension(*action)),
+                None => area(),
+            })
+        })
         .fallback(error_page::not_found)
         .method_not_allowed_fallback(error_page::method_not_allowed)
         // The middleware in front of the routes follows; the last layer is the outermost.
         .layer(from_fn_with_state(Arc::clone(&app), buying::hide_shop))
+        .layer(from_fn_with_state(Arc::clone(&app), organisation::hide))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),

@@ -162,6 +162,7 @@ impl World {
             created_at_ms: now_ms(),
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
+            organisation: None,
         };
         let opened = AppDb::open(self.dir.path(), None)
             .unwrap()

@@ -113,7 +113,7 @@ pub async fn usage(
     let report = tokio::task::spawn_blocking(move || {
         app.billing
             .reports()
-            .account_usage(&app.accounts, &account.id, &query)
+            .account_usage(&app.accounts, &account.id, None, &query)
     });
     let report = report
         .await
@@ -163,7 +163,7 @@ async fn set_status(
                     "account {} is deleted",
                     account.id
                 ))),
-                CloseAccountOutcome::LastAdministrator => {
+                CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => {
                     let what =
                         "cannot suspend the last administrator who can sign in: create another one first";
                     Err(AdminError::Refused(what.to_owned()))

@@ -117,6 +117,10 @@ fn close_result(outcome: CloseAccountOutcome, account: &Account) -> Result<(), A
             "account {} is deleted",
             account.id
         ))),
+        CloseAccountOutcome::LastOwner => Err(AdminError::Refused(
+            "this account is the only owner of an organisation: make another member an owner first"
+                .to_owned(),
+        )),
         CloseAccountOutcome::LastAdministrator => Err(AdminError::Refused(
             "this account is the only administrator's who can sign in".to_owned(),
         )),

@@ -107,9 +107,14 @@ pub trait LedgerLookup: Send + Sync {
     /// Returns an error if the ledger cannot be read.
     fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError>;
 
-    /// Returns an account's usage.
+    /// Returns the usage that a key (by id) of an account may see.
     ///
     /// # Errors
     /// Returns an error if the ledger or the accounts cannot be read.
-    fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError>;
+    fn usage_report(
+        &self,
+        account: &str,
+        key: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Value, StoreError>;
 }

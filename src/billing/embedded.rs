@@ -131,10 +131,15 @@ impl LedgerLookup for EmbeddedAdmission {
             .receipt(account, request_id)
     }
 
-    fn usage_report(&self, account: &str, query: &UsageReportQuery) -> Result<Value, StoreError> {
+    fn usage_report(
+        &self,
+        account: &str,
+        key: &str,
+        query: &UsageReportQuery,
+    ) -> Result<Value, StoreError> {
         self.credit
             .billing()
             .reports()
-            .account_usage(&self.accounts, account, query)
+            .account_usage(&self.accounts, account, Some(key), query)
     }
 }

@@ -102,6 +102,15 @@ impl UsageReportQuery {
         Ok(parsed)
     }
 
+    /// Restricts the report to one key (by id), whatever key it named.
+    #[must_use]
+    pub fn of_key(self, key: &str) -> Self {
+        Self {
+            key_id: Some(key.to_owned()),
+            ..self
+        }
+    }
+
     fn groups(&self) -> Vec<&'static str> {
         [
             (self.by_day, "day"),

@@ -773,7 +773,7 @@ fn set_role(context: &CommandContext<'_>, account: &Account, role: Role) -> anyh
         CloseAccountOutcome::NoAccount => {
             bail!("cannot change the role: account {} is deleted", account.id)
         }
-        CloseAccountOutcome::LastAdministrator => bail!(
+        CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => bail!(
             "cannot change the role of {}: it is the only administrator who can sign in; make \
              another account an operator first",
             account.email

@@ -132,7 +132,8 @@ pub async fn send_answer(
             let query = parse_usage_query(session, ctx.record.surface)?;
             let ledger = Arc::clone(ledger(gateway)?);
             let account = Arc::clone(&principal.account_id);
-            read_ledger(move || ledger.usage_report(&account, &query))
+            let key = Arc::clone(&principal.key_id);
+            read_ledger(move || ledger.usage_report(&account, &key, &query))
                 .await
                 .map_err(store_failure)?
         }

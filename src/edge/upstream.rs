@@ -267,6 +267,8 @@ pub fn no_upstream() -> Box<Error> {
 
 /// Header that names the account of the request to the sidecar. Only an edge may set it.
 const ACCOUNT_HEADER: &str = "x-gateway-account";
+/// Header that names the key of the request to the sidecar, by its id. Only an edge may set it.
+const KEY_HEADER: &str = "x-gateway-key-id";
 /// Header that marks the address in `x-forwarded-for` as that of a proxy that named no client.
 const UNNAMED_CLIENT_HEADER: &str = "x-gateway-unnamed";
 
@@ -289,7 +291,7 @@ pub fn build_sidecar_header(
     for name in FORWARDING_FIELDS {
         header.remove_header(&name);
     }
-    for name in [ACCOUNT_HEADER, UNNAMED_CLIENT_HEADER] {
+    for name in [ACCOUNT_HEADER, KEY_HEADER, UNNAMED_CLIENT_HEADER] {
         header.remove_header(name);
     }
     if let Some(account) = request.lookup_account() {
@@ -298,6 +300,9 @@ pub fn build_sidecar_header(
             header.remove_header(name);
         }
         header.insert_header(ACCOUNT_HEADER, account.to_string())?;
+        if let Some(key) = request.lookup_key() {
+            header.insert_header(KEY_HEADER, key.to_string())?;
+        }
         // This API of the sidecar refuses public names, which a browser could be led to.
         header.insert_header(header::HOST, "sidecar")?;
     }

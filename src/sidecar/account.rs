@@ -447,8 +447,8 @@ pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(
     if password.is_empty() {
         return Err(forbidden("Enter your password to confirm."));
     }
-    match try_password(app, &user.account.email, password.to_owned(), form.address).await? {
-        PasswordOutcome::Right(account) if account.id == user.account.id => {
+    match try_password(app, &user.person.email, password.to_owned(), form.address).await? {
+        PasswordOutcome::Right(account) if account.id == user.person.id => {
             let (accounts, token) = (app.accounts.clone(), user.token.clone());
             run_blocking(move || accounts.logins().confirm_session(&token, now_ms())).await??;
             Ok(())

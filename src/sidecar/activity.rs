@@ -32,7 +32,7 @@ use download::download;
 pub use download::show_download;
 pub use list::latest;
 pub use query::ActivityQuery;
-use query::REFUSED;
+use query::{REFUSED, restrict};
 use receipt::receipt;
 pub use receipt::show_receipt;
 pub use row::ActivityRow;
@@ -100,7 +100,9 @@ async fn list(
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
-    show_list(&app, &user, ViewedAccount::own(&user.account.id), query)
+    let viewed = ViewedAccount::from_user(&user);
+    let query = restrict(&app, &viewed, query)?;
+    show_list(&app, &user, viewed, query)
 }
 
 /// Shows the responses of `viewed`, for its holder or an operator.
@@ -141,7 +143,7 @@ pub fn show_list(
     };
     let page = ActivityPage {
         frame: Frame::new("Activity", user).with_index_lag(app.billing.pages().index_lag()),
-        keys: key_choices(app, account, &query.key)?,
+        keys: key_choices(app, &viewed, &query.key)?,
         models: model_choices(app, &query.model),
         outcomes: outcome_choices(&query.outcome),
         is_filtered: query.is_filtered(),
@@ -149,7 +151,10 @@ pub fn show_list(
         total,
         rows,
         older: older.map(format_cursor),
-        refused: refused_summary(app, account)?,
+        refused: match viewed.member {
+            Some(_) => None,
+            None => refused_summary(app, account)?,
+        },
         max_rows: group_digits(download::MAX_ROWS.into()),
         query,
         viewed,
@@ -160,8 +165,14 @@ pub fn show_list(
 /// Returns the page of the response or conversation with this id.
 fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<String>, PageError> {
     let account = &viewed.id;
-    if app.billing.receipts().receipt(account, id)?.is_some() {
+    if let Some(receipt) = app.billing.receipts().receipt(account, id)?
+        && viewed.shows_key(&app.accounts, &receipt.detail.key_id)?
+    {
         return Ok(Some(viewed.receipt_url(id)));
+    }
+    // What follows does not say whose key it was used for.
+    if viewed.member.is_some() {
+        return Ok(None);
     }
     if let Some(refused) = &app.refused {
         if refused.find(Some(account), id)?.is_some() {
@@ -229,12 +240,14 @@ fn total(
 /// The newest keys that are not revoked, and the chosen one. The list of keys leads to the others.
 fn key_choices(
     app: &SidecarState,
-    account: &str,
+    viewed: &ViewedAccount,
     chosen: &str,
 ) -> Result<Vec<FilterOption>, PageError> {
+    let account = &viewed.id;
     let keys = app.accounts.api_keys();
     let filter = KeyFilter {
         is_revoked: Some(false),
+        member: viewed.member.as_deref(),
         now_ms: now_ms(),
         ..KeyFilter::default()
     };

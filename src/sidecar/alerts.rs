@@ -99,6 +99,8 @@ enum AlertsForm {
 enum AlertMail {
     Ready,
     Unverified,
+    /// An organisation has no address.
+    NoAddress,
     Off,
 }
 
@@ -138,6 +140,10 @@ impl AlertsPage {
 
     fn can_mail(&self) -> bool {
         self.mail == AlertMail::Ready
+    }
+
+    fn has_no_address(&self) -> bool {
+        self.mail == AlertMail::NoAddress
     }
 
     fn is_unverified(&self) -> bool {
@@ -220,6 +226,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
     let fired = FiredAlert::load_all(&app.accounts, account)?;
     let mail = match app.accounts.one_time_links().email_verified_at(account)? {
         _ if settings.mail.is_none() => AlertMail::Off,
+        _ if user.account.organisation.is_some() => AlertMail::NoAddress,
         Some(_) => AlertMail::Ready,
         None => AlertMail::Unverified,
     };

@@ -44,12 +44,12 @@ impl FromRequestParts<Arc<SidecarState>> for Operator {
         app: &Arc<SidecarState>,
     ) -> Result<Self, PageError> {
         let user = CurrentUser::from_request_parts(parts, app).await?;
-        if !may_view(&user.account) {
+        if !may_view(&user.person) {
             return Err(PageError::NotFound);
         }
         let Ok(ClientIp(address)) = ClientIp::from_request_parts(parts, app).await;
         let by = Actor {
-            actor: user.account.id.clone(),
+            actor: user.person.id.clone(),
             address: address.to_canonical().to_string(),
         };
         Ok(Self { user, by })
@@ -62,7 +62,7 @@ impl FromRequest<Arc<SidecarState>> for OperatorForm {
     async fn from_request(request: Request, app: &Arc<SidecarState>) -> Result<Self, PageError> {
         let (mut parts, body) = request.into_parts();
         let Operator { user, by } = Operator::from_request_parts(&mut parts, app).await?;
-        if !may_administer(&user.account) {
+        if !may_administer(&user.person) {
             return Err(PageError::ViewerOnly);
         }
         let form =

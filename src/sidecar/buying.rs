@@ -553,7 +553,7 @@ fn receipt_page(app: &SidecarState, user: &CurrentUser, order: &OrderRow) -> Pay
         frame: Frame::new("Receipt of a payment", user),
         fault: None,
         payment: PaymentView::new(order),
-        email: user.account.email.clone(),
+        email: user.account.label().to_owned(),
         base_url: app.settings.load().base_url.clone(),
     }
 }

@@ -7,7 +7,7 @@ mod limitations;
 use super::assets::DOCS_SCRIPT;
 use super::display;
 use super::page::{Frame, html_for_anyone, with_no_cache};
-use super::session::OptionalUser;
+use super::session::{CurrentUser, OptionalUser};
 use super::setup::{ClientGroup, FirstCall, client_groups};
 use super::state::SidecarState;
 use accounts::{ApiKey, ApiKeyStatus, MAX_LIVE_KEYS};
@@ -288,9 +288,7 @@ async fn docs(
     part: DocsPart,
 ) -> Response {
     let settings = app.settings.load();
-    let key = user
-        .as_ref()
-        .and_then(|user| first_key(&app, &user.account.id));
+    let key = user.as_ref().and_then(|user| first_key(&app, user));
     let page = DocsPage {
         frame: Frame::for_anyone("Documentation", user.as_ref()).with_script(&DOCS_SCRIPT),
         part,
@@ -309,8 +307,9 @@ async fn docs(
 }
 
 /// Returns the reader's first key that a client can use.
-fn first_key(app: &SidecarState, account: &str) -> Option<ApiKey> {
-    let keys = app.accounts.api_keys().keys(account);
+fn first_key(app: &SidecarState, user: &CurrentUser) -> Option<ApiKey> {
+    let holder = user.key_holder();
+    let keys = app.accounts.api_keys().keys(holder.account);
     let keys = keys.map_err(|error| {
         log::warn!("sidecar: cannot read the keys of a reader of the documentation: {error}");
     });
@@ -318,6 +317,9 @@ fn first_key(app: &SidecarState, account: &str) -> Option<ApiKey> {
         key.status == ApiKeyStatus::Active
             && !key.is_of_playground()
             && !key.settings.has_expired(now_ms())
+            && holder
+                .member
+                .is_none_or(|own| key.member.as_deref() == Some(own))
     };
     keys.ok()?.into_iter().find(is_usable)
 }

@@ -23,6 +23,9 @@ use serde_json::{Value, json};
 /// Name of the header in which an edge sends the account.
 pub const ACCOUNT_HEADER: &str = "x-gateway-account";
 
+/// Name of the header in which an edge sends the id of the key.
+pub const KEY_HEADER: &str = "x-gateway-key-id";
+
 pub fn router(state: Sidecar) -> Router {
     Router::new()
         .route("/v1/credits", get(credits))
@@ -89,6 +92,8 @@ async fn usage(
     let Some(account) = account(&headers).map(str::to_owned) else {
         return missing_account();
     };
+    // Edges of an older version name no key.
+    let key = header_text(&headers, KEY_HEADER).map(str::to_owned);
     let query = query.unwrap_or_default();
     // The edge has already checked the query. A fault can occur here only if the two processes run
     // different versions.
@@ -104,7 +109,7 @@ async fn usage(
         state
             .billing
             .reports()
-            .account_usage(&state.accounts, &account, &query)
+            .account_usage(&state.accounts, &account, key.as_deref(), &query)
     });
     match report.await {
         Ok(Ok(report)) => ok_response(&report),
@@ -114,9 +119,11 @@ async fn usage(
 }
 
 fn account(headers: &HeaderMap) -> Option<&str> {
-    headers
-        .get(ACCOUNT_HEADER)
-        .and_then(|account| account.to_str().ok())
+    header_text(headers, ACCOUNT_HEADER)
+}
+
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 fn ok_response(value: &Value) -> Response {

@@ -23,6 +23,8 @@ pub enum PageError {
     Busy,
     /// A viewer tried to make a change.
     ViewerOnly,
+    /// The role of the user in the organisation that is shown does not allow it.
+    RoleForbids,
     /// An administrator tried to lock themselves out.
     OwnAccount,
     /// The requested data is in a ledger segment that cannot be read. The text is for the log only.

@@ -65,6 +65,11 @@ impl IntoResponse for PageError {
                 "Refused",
                 "You have read-only access. Ask an administrator to make this change.",
             ),
+            Self::RoleForbids => (
+                StatusCode::FORBIDDEN,
+                "Refused",
+                "Your role in this organisation does not allow this. Ask one of its owners, or switch to another account at /dashboard/switch.",
+            ),
             Self::OwnAccount => (
                 StatusCode::CONFLICT,
                 "Refused",

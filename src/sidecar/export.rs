@@ -30,7 +30,7 @@ pub async fn export(
     user: CurrentUser,
 ) -> Result<Response, PageError> {
     let now_ms = now_ms();
-    let account = user.account;
+    let account = user.person;
     let balance = app.billing.balance(&account.id, now_ms)?;
     let webhooks = Webhooks::new(&app.accounts);
     let refused = match &app.refused {

@@ -47,10 +47,12 @@ pub struct KeyList {
 }
 
 impl KeyList {
-    /// Reads the page that `query` names. `path`: of the page that shows it.
+    /// Reads the page that `query` names; with `member`, of the keys of that member of an
+    /// organisation. `path`: of the page that shows it.
     pub fn load(
         app: &SidecarState,
         account: &str,
+        member: Option<&str>,
         path: &str,
         query: &KeyListQuery,
     ) -> Result<Self, StoreError> {
@@ -61,6 +63,7 @@ impl KeyList {
             // A search finds each key, whatever became of it.
             is_revoked: term.is_empty().then_some(is_revoked),
             term: &term,
+            member,
             now_ms,
         };
         let after = (!query.after.is_empty()).then_some(&*query.after);
@@ -75,7 +78,7 @@ impl KeyList {
             format!("{path}?{}#keys", encode(&fields))
         };
         let which = if is_revoked { REVOKED } else { "" };
-        let (live, revoked) = keys.count(account, now_ms)?;
+        let (live, revoked) = keys.count(account, member, now_ms)?;
         Ok(Self {
             first: after.map(|_| url(which, "")),
             older: found

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A key as a cell of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyName {
+    /// The name that its holder gave it; in an organisation, with the address of its member.
     pub name: String,
     /// The shortened text of the key: `gw-sk-Ab12…wxyz`.
     pub shown: String,
@@ -29,7 +30,11 @@ impl KeyNames {
         let mut names = BTreeMap::new();
         for id in ids {
             if let Some((_, key)) = accounts.api_keys().key(Some(account), id)? {
-                let (id, name) = name_by_id(key);
+                let member = match &key.member {
+                    Some(member) => accounts.find(member)?,
+                    None => None,
+                };
+                let (id, name) = name_by_id(key, member.map(|person| person.email));
                 names.insert(id, name);
             }
         }
@@ -46,9 +51,12 @@ impl KeyNames {
     }
 }
 
-fn name_by_id(key: ApiKey) -> (String, KeyName) {
+fn name_by_id(key: ApiKey, member: Option<String>) -> (String, KeyName) {
     let name = KeyName {
-        name: key.name,
+        name: match member {
+            Some(email) => format!("{} ({email})", key.name),
+            None => key.name,
+        },
         shown: key.shown,
         is_revoked: key.status == ApiKeyStatus::Revoked,
     };

@@ -24,7 +24,7 @@ use super::session::{CurrentUser, SignedForm};
 use super::setup::{ClientGroup, NewKeySetup, client_groups};
 use super::state::SidecarState;
 use crate::shared_credit::wait_until_published;
-use accounts::{AccountError, KeyScope, KeySettings, MAX_KEY_NAME_CHARS};
+use accounts::{AccountError, KeyHolder, KeyScope, KeySettings, MAX_KEY_NAME_CHARS};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -133,7 +133,13 @@ fn page_of(
     user: &CurrentUser,
     query: &KeyListQuery,
 ) -> Result<KeysPage, PageError> {
-    let mut list = KeyList::load(app, &user.account.id, "/dashboard/keys", query)?;
+    let mut list = KeyList::load(
+        app,
+        &user.account.id,
+        user.only_member(),
+        "/dashboard/keys",
+        query,
+    )?;
     let keys = std::mem::take(&mut list.keys).into_iter();
     let keys = keys
         .map(|key| row(app, user, key))
@@ -206,11 +212,16 @@ async fn create(
             require_recent_password(&app, &mut form).await?;
         }
         let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+        let member = form.user.key_holder().member.map(ToOwned::to_owned);
         let (name, client) = (name.clone(), client.clone());
         let create = move || {
+            let holder = KeyHolder {
+                account: &account,
+                member: member.as_deref(),
+            };
             let new = accounts
                 .api_keys()
-                .create_key_with(&account, &name, &set, now_ms())?;
+                .create_key_of(holder, &name, &set, now_ms())?;
             Ok(TicketedKey {
                 new,
                 old_until: None,

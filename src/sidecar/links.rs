@@ -287,7 +287,7 @@ async fn find(
         let Some(account) = accounts.find(&link.account)? else {
             return Ok(None);
         };
-        let is_own = user.is_some_and(|user| user.account.id == link.account);
+        let is_own = user.is_some_and(|user| user.person.id == link.account);
         Ok::<_, PageError>(Some(FoundLink {
             sets_password: link.purpose != LinkPurpose::Verify || link.is_first_proof && !is_own,
             email: account.email,
@@ -403,7 +403,7 @@ async fn send_verification(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let account = form.user.account;
+    let account = form.user.person;
     if app.settings.load().mail.is_none() {
         return Err(PageError::NotFound);
     }

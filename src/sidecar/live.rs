@@ -13,7 +13,7 @@ use super::state::SidecarState;
 use super::stream_slots::StreamSlot;
 use super::viewed_account::ViewedAccount;
 use crate::billing::Balance;
-use accounts::{ApiKey, ApiKeyStatus};
+use accounts::{ApiKey, ApiKeyStatus, MemberAction};
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
@@ -239,7 +239,13 @@ impl LiveStream {
                 .logins()
                 .find_session(&self.token, now_ms)
                 .map_err(failed)?;
-            session.ok_or(())?;
+            let session = session.ok_or(())?;
+            let account = &self.slot.account;
+            let may_see =
+                session.account.id == *account && session.role.may(MemberAction::SeeUsage);
+            if !may_see && session.person.id != *account {
+                return Err(());
+            }
         }
         if self.snapshot.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
             let former = self.snapshot.as_ref();
@@ -312,6 +318,7 @@ pub async fn live(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
 ) -> Result<Response, PageError> {
+    user.require(MemberAction::SeeUsage)?;
     let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let mut ticks = interval(Duration::from_millis(READ_INTERVAL_MS));

@@ -4,13 +4,38 @@
 //! decides which mode it belongs to and which entry is current. This file must not depend on a
 //! page.
 
+use accounts::MemberAction::{self, ManageMoney, SeeUsage, UseKeys};
+use accounts::OrganisationRole;
+
 pub struct MenuEntry {
     pub text: &'static str,
     pub path: &'static str,
     /// Name of the entry's icon in `style.css`.
     pub icon: &'static str,
-    /// Whether the menu has it.
-    shows: fn(ShopParts) -> bool,
+    /// Whether the gateway offers it.
+    is_offered: fn(MenuReader) -> bool,
+    /// What the reader must be allowed to do in the account that is shown.
+    needs: Option<MemberAction>,
+}
+
+/// For whom a menu is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MenuReader {
+    pub is_operator: bool,
+    /// Role in the account that is shown.
+    pub role: OrganisationRole,
+    pub shop: ShopParts,
+    /// The gateway has organisations.
+    pub has_organisations: bool,
+}
+
+impl MenuReader {
+    const PUBLIC: Self = Self {
+        is_operator: false,
+        role: OrganisationRole::Owner,
+        shop: ShopParts::NONE,
+        has_organisations: false,
+    };
 }
 
 /// What the gateway offers to get credits by.
@@ -54,7 +79,7 @@ pub struct Menu {
     pub home: &'static str,
     /// Path of the current entry.
     current: Option<&'static str>,
-    shop: ShopParts,
+    reader: MenuReader,
 }
 
 const fn entry(text: &'static str, path: &'static str, icon: &'static str) -> MenuEntry {
@@ -62,7 +87,21 @@ const fn entry(text: &'static str, path: &'static str, icon: &'static str) -> Me
         text,
         path,
         icon,
-        shows: |_| true,
+        is_offered: |_| true,
+        needs: None,
+    }
+}
+
+/// An entry for those who may do this in the account that is shown.
+const fn entry_for(
+    needs: MemberAction,
+    text: &'static str,
+    path: &'static str,
+    icon: &'static str,
+) -> MenuEntry {
+    MenuEntry {
+        needs: Some(needs),
+        ..entry(text, path, icon)
     }
 }
 
@@ -77,18 +116,23 @@ const PUBLIC: &[MenuGroup] = &[MenuGroup {
 const USE: MenuGroup = MenuGroup {
     title: Some("Use"),
     entries: &[
-        entry("Set up", "/dashboard/setup", "setup"),
-        entry("Keys", "/dashboard/keys", "keys"),
-        entry("Playground", "/dashboard/playground", "playground"),
+        entry_for(UseKeys, "Set up", "/dashboard/setup", "setup"),
+        entry_for(UseKeys, "Keys", "/dashboard/keys", "keys"),
+        entry_for(UseKeys, "Playground", "/dashboard/playground", "playground"),
     ],
 };
 
 const WATCH: MenuGroup = MenuGroup {
     title: Some("Watch"),
     entries: &[
-        entry("Overview", "/dashboard", "overview"),
+        entry_for(SeeUsage, "Overview", "/dashboard", "overview"),
         entry("Activity", "/dashboard/activity", "activity"),
-        entry("Conversations", "/dashboard/conversations", "conversations"),
+        entry_for(
+            SeeUsage,
+            "Conversations",
+            "/dashboard/conversations",
+            "conversations",
+        ),
     ],
 };
 
@@ -96,18 +140,27 @@ const MONEY: MenuGroup = MenuGroup {
     title: Some("Money"),
     entries: &[
         MenuEntry {
-            shows: ShopParts::has_any,
-            ..entry("Credits", "/dashboard/credits", "credits")
+            is_offered: |reader| reader.shop.has_any(),
+            ..entry_for(ManageMoney, "Credits", "/dashboard/credits", "credits")
         },
-        entry("Spending", "/dashboard/spending", "spending"),
-        entry("Statement", "/dashboard/statement", "statement"),
-        entry("Alerts", "/dashboard/alerts", "alerts"),
+        entry_for(SeeUsage, "Spending", "/dashboard/spending", "spending"),
+        entry_for(
+            ManageMoney,
+            "Statement",
+            "/dashboard/statement",
+            "statement",
+        ),
+        entry_for(SeeUsage, "Alerts", "/dashboard/alerts", "alerts"),
     ],
 };
 
 const OWN: MenuGroup = MenuGroup {
     title: None,
     entries: &[
+        MenuEntry {
+            is_offered: |reader| reader.has_organisations,
+            ..entry("Organisation", "/dashboard/organisation", "accounts")
+        },
         entry("Account", "/dashboard/account", "account"),
         entry("Docs", "/docs", "docs"),
     ],
@@ -122,11 +175,11 @@ const OPERATOR: &[MenuGroup] = &[
             entry("Overview", OPERATOR_PATH, "overview"),
             entry("Accounts", "/dashboard/operator/accounts", "accounts"),
             MenuEntry {
-                shows: |shop| shop.sells,
+                is_offered: |reader| reader.shop.sells,
                 ..entry("Payments", "/dashboard/operator/payments", "credits")
             },
             MenuEntry {
-                shows: |shop| shop.takes_codes,
+                is_offered: |reader| reader.shop.takes_codes,
                 ..entry("Codes", "/dashboard/operator/codes", "keys")
             },
             entry("Invitations", "/dashboard/operator/invites", "invites"),
@@ -171,14 +224,15 @@ impl Menu {
     }
 
     /// Returns the navigation of a signed-in user for the page at `path`.
-    pub fn signed_in(is_operator: bool, shop: ShopParts, path: &str) -> Self {
+    pub fn signed_in(reader: MenuReader, path: &str) -> Self {
+        let is_operator = reader.is_operator;
         let operates = is_operator && is_below(path, OPERATOR_PATH);
         let groups = if operates { OPERATOR } else { HOLDER };
         let modes = if is_operator { MODES } else { &[] };
         Self {
             modes,
             home: first_path(operates),
-            shop,
+            reader,
             ..Self::new(groups, path)
         }
     }
@@ -196,13 +250,14 @@ impl Menu {
             modes: &[],
             home: HOLDER_PATH,
             current,
-            shop: ShopParts::NONE,
+            reader: MenuReader::PUBLIC,
         }
     }
 
     /// Whether the menu has the entry.
     pub fn shows(&self, entry: &MenuEntry) -> bool {
-        (entry.shows)(self.shop)
+        let reader = self.reader;
+        (entry.is_offered)(reader) && entry.needs.is_none_or(|needs| reader.role.may(needs))
     }
 
     pub fn is_of_operators(&self) -> bool {
@@ -261,14 +316,18 @@ mod tests {
             ),
             (true, "/docs/clients/curl", Some("/docs"), "My account"),
         ] {
-            let menu = Menu::signed_in(is_operator, ShopParts::NONE, path);
+            let reader = MenuReader {
+                is_operator,
+                ..MenuReader::PUBLIC
+            };
+            let menu = Menu::signed_in(reader, path);
             assert_eq!(menu.current, current, "{path}");
             let chosen: Vec<_> = MODES.iter().filter(|mode| menu.is_in(mode)).collect();
             assert_eq!(chosen.len(), 1);
             assert_eq!(chosen[0].text, mode, "{path}");
         }
         assert!(
-            Menu::signed_in(false, ShopParts::NONE, "/dashboard")
+            Menu::signed_in(MenuReader::PUBLIC, "/dashboard")
                 .modes
                 .is_empty()
         );

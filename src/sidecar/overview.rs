@@ -10,12 +10,13 @@ use super::session::{CurrentUser, OptionalUser};
 use super::spending::{self, MonthlySpending};
 use super::state::SidecarState;
 use super::viewed_account::ViewedAccount;
+use accounts::MemberAction;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::response::{Redirect, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use base::clock::now_ms;
 use config::SignupMode;
@@ -36,7 +37,7 @@ async fn redirect_to_first_page(
 ) -> Redirect {
     let may_sign_up = app.settings.load().signup.mode == SignupMode::Open;
     Redirect::to(match user {
-        Some(user) => menu::first_path(may_view(&user.account)),
+        Some(user) => menu::first_path(may_view(&user.person)),
         None if may_sign_up => "/dashboard/sign-up",
         None => "/dashboard",
     })
@@ -73,6 +74,10 @@ async fn overview(
         .ok()
         .and_then(|Query(query)| query.trial)
         .is_some_and(|word| word == "had");
+    // Of a member who sees only their own usage, the keys are the first page.
+    if !user.role.may(MemberAction::SeeUsage) {
+        return Ok(Redirect::to("/dashboard/keys").into_response());
+    }
     let account = &user.account.id;
     let now_ms = now_ms();
     let snapshot = SpendingSnapshot::load(&app, account, None, now_ms)?;

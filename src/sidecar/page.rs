@@ -4,7 +4,7 @@ use super::assets::{Asset, CHART_SCRIPT, FONT, SCRIPT, STYLE};
 use super::authz::may_view;
 use super::banners::Banner;
 use super::brand::PageBrand;
-use super::menu::Menu;
+use super::menu::{Menu, MenuReader};
 use super::session::CurrentUser;
 use super::state::SidecarState;
 use crate::payments::CREDITS_PATH;
@@ -77,6 +77,8 @@ pub struct Frame {
 /// Data of the signed-in user for the frame.
 pub struct FrameUser {
     pub email: String,
+    /// What the account that is shown is called, if the gateway has organisations.
+    pub shown: Option<String>,
     pub csrf: String,
     pub suspended: bool,
 }
@@ -103,12 +105,24 @@ impl Frame {
 
     pub fn new(title: &'static str, user: &CurrentUser) -> Self {
         let viewer = FrameUser {
-            email: user.account.email.clone(),
+            email: user.person.email.clone(),
+            shown: user
+                .has_organisations
+                .then(|| match &user.account.organisation {
+                    Some(name) => name.clone(),
+                    None => "My account".to_owned(),
+                }),
             csrf: user.csrf.clone(),
             suspended: user.account.status == AccountStatus::Suspended,
         };
         let path = PageContext::current().path;
-        let menu = Menu::signed_in(may_view(&user.account), user.shop, &path);
+        let reader = MenuReader {
+            is_operator: may_view(&user.person),
+            role: user.role,
+            shop: user.shop,
+            has_organisations: user.has_organisations,
+        };
+        let menu = Menu::signed_in(reader, &path);
         // Operator pages omit banners that concern the operator's own credits.
         let mut banners = user.banners.clone();
         banners.retain(|banner| banner.is_of_operators || !menu.is_of_operators());

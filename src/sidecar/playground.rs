@@ -206,7 +206,7 @@ async fn create_key(
     let accounts = app.accounts.clone();
     let create = move || {
         let new = accounts.api_keys().create_playground_key(
-            &user.account.id,
+            user.key_holder(),
             &user.token,
             credits,
             now_ms,

@@ -157,7 +157,7 @@ fn row(session: SessionSummary, this: &str) -> ProfileSessionRow {
 
 fn page(app: &SidecarState, user: &CurrentUser) -> Result<ProfilePage, PageError> {
     let this = session_id(&user.token);
-    let account = &user.account;
+    let account = &user.person;
     let verified = app
         .accounts
         .one_time_links()
@@ -211,7 +211,7 @@ async fn unlink(
     form: SignedForm,
 ) -> Result<Response, PageError> {
     if !form.is_confirmed() {
-        let mut own = linked_identities(&app, &form.user.account.id)?.into_iter();
+        let mut own = linked_identities(&app, &form.user.person.id)?.into_iter();
         let identity = own.find(|identity| identity.id == id);
         let name = identity.ok_or(PageError::NotFound)?.name;
         let question = Confirmation {
@@ -233,7 +233,7 @@ async fn unlink_identity(
     id: &str,
 ) -> Result<Response, FormStop> {
     let by = Actor {
-        actor: form.user.account.id.clone(),
+        actor: form.user.person.id.clone(),
         address: form.address.to_canonical().to_string(),
     };
     let (accounts, id) = (app.accounts.clone(), id.to_owned());
@@ -277,7 +277,7 @@ async fn end_session(
     let own = app
         .accounts
         .logins()
-        .sessions(&form.user.account.id, now_ms())?;
+        .sessions(&form.user.person.id, now_ms())?;
     let session = own.into_iter().find(|session| session.id == id);
     let session = row(session.ok_or(PageError::NotFound)?, "");
     if !form.is_confirmed() {
@@ -295,7 +295,7 @@ async fn end_session(
         };
         return Ok(confirm::page("Account", &form, question));
     }
-    let (accounts, account) = (app.accounts.clone(), form.user.account.id);
+    let (accounts, account) = (app.accounts.clone(), form.user.person.id);
     let ended = run_blocking(move || accounts.logins().end_own_session(&account, &id)).await??;
     if ended {
         Ok(Redirect::to("/dashboard/account?done=session").into_response())
@@ -320,8 +320,8 @@ async fn end_others(
         };
         return Ok(confirm::page("Account", &form, question));
     }
-    let (accounts, CurrentUser { account, token, .. }) = (app.accounts.clone(), form.user);
-    run_blocking(move || accounts.logins().end_other_sessions(&account.id, &token)).await??;
+    let (accounts, CurrentUser { person, token, .. }) = (app.accounts.clone(), form.user);
+    run_blocking(move || accounts.logins().end_other_sessions(&person.id, &token)).await??;
     Ok(Redirect::to("/dashboard/account?done=others").into_response())
 }
 
@@ -359,7 +359,7 @@ async fn replace_password(
         return Err(FormStop::Fault(StatusCode::FORBIDDEN, fault));
     }
     require_password(app, form).await?;
-    let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+    let (accounts, account) = (app.accounts.clone(), form.user.person.id.clone());
     let new = form.field("new_password").to_owned();
     let replace = move || accounts.logins().replace_password(&account, &new);
     let replaced = app.hashing.run(form.address, HashTrust::Known, replace);
@@ -370,7 +370,7 @@ async fn replace_password(
         )),
         other => other.into(),
     })?;
-    let (accounts, account) = (app.accounts.clone(), form.user.account.id.clone());
+    let (accounts, account) = (app.accounts.clone(), form.user.person.id.clone());
     let address = form.address.to_canonical().to_string();
     let browser = browser::describe(headers);
     let create = move || {
@@ -398,7 +398,7 @@ async fn delete(
 
 /// Requires the password and the typed e-mail, so that nobody deletes an account by accident.
 async fn delete_account(app: &SidecarState, form: &SignedForm) -> Result<Response, FormStop> {
-    let account = &form.user.account;
+    let account = &form.user.person;
     let typed = form.field("confirmation").trim();
     if !typed.eq_ignore_ascii_case(&account.email) {
         let fault = "This is not your e-mail. Type it exactly as shown above.";
@@ -417,6 +417,12 @@ async fn delete_account(app: &SidecarState, form: &SignedForm) -> Result<Respons
     match run_blocking(move || accounts.delete(&by, now_ms())).await?? {
         CloseAccountOutcome::Done => {}
         CloseAccountOutcome::NoAccount => return Err(PageError::NotFound.into()),
+        CloseAccountOutcome::LastOwner => {
+            return Err(FormStop::conflict(
+                "You are the only owner of an organisation. Make another member of it an owner \
+                 first.",
+            ));
+        }
         CloseAccountOutcome::LastAdministrator => {
             return Err(FormStop::conflict(
                 "You are the only administrator who can sign in: without you, nobody could manage \

@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::listener::PeerAddress;
 use super::menu::ShopParts;
 use super::state::SidecarState;
-use accounts::{Account, csrf_token};
+use accounts::{Account, KeyHolder, MemberAction, OrganisationRole, csrf_token};
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -24,7 +24,14 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 pub struct CurrentUser {
+    /// The account that the pages show: the person's own one, or an organisation's.
     pub account: Account,
+    /// The own account of the person who signed in.
+    pub person: Account,
+    /// What the person may do in `account`.
+    pub role: OrganisationRole,
+    /// True if the gateway has organisations.
+    pub has_organisations: bool,
     pub token: String,
     /// Address of the site as [`site_url`] returns it.
     pub site: String,
@@ -48,6 +55,33 @@ impl CurrentUser {
     /// Returns whether a form with great effects has a field for the password.
     pub fn asks_password(&self) -> bool {
         self.has_password && !self.confirmed
+    }
+
+    /// Requires that the person's role allows an action in the account that is shown.
+    pub fn require(&self, action: MemberAction) -> Result<(), PageError> {
+        match self.role.may(action) {
+            true => Ok(()),
+            false => Err(PageError::RoleForbids),
+        }
+    }
+
+    /// Returns the member (by id) whose keys and usage alone the pages show; `None`: everybody's.
+    pub fn only_member(&self) -> Option<&str> {
+        let sees_all =
+            self.role.may(MemberAction::ManageKeys) || self.role.may(MemberAction::SeeUsage);
+        (!sees_all).then_some(&self.person.id)
+    }
+
+    /// Returns whose keys the user makes.
+    pub fn key_holder(&self) -> KeyHolder<'_> {
+        KeyHolder {
+            account: &self.account.id,
+            member: self
+                .account
+                .organisation
+                .is_some()
+                .then_some(&self.person.id),
+        }
     }
 }
 
@@ -131,14 +165,31 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
+        let has_organisations = settings.organisations;
+        let (account, role) = match has_organisations {
+            true => (session.account, session.role),
+            false => (session.person.clone(), OrganisationRole::Owner),
+        };
+        // The action that the whole area of the page needs (`AREAS`).
+        if let Some(action) = parts.extensions.get::<MemberAction>()
+            && !role.may(*action)
+        {
+            return Err(PageError::RoleForbids);
+        }
         // A page must not fail because its banners cannot be read.
-        let banners = banners::load(app, &session.account, now_ms).unwrap_or_else(|error| {
-            log::warn!("sidecar: cannot read the banners of a page: {error}");
-            Vec::new()
-        });
+        let banners = match role.may(MemberAction::SeeUsage) {
+            true => banners::load(app, &account, now_ms).unwrap_or_else(|error| {
+                log::warn!("sidecar: cannot read the banners of a page: {error}");
+                Vec::new()
+            }),
+            false => Vec::new(),
+        };
         Ok(Self {
             banners,
-            account: session.account,
+            account,
+            person: session.person,
+            role,
+            has_organisations,
             token,
             csrf,
             insecure: is_insecure(&site),

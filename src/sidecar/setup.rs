@@ -174,9 +174,16 @@ impl NewKeySetup {
 
 /// Returns the keys that the account holder can put into a client, in the order of the page of
 /// keys. Playground keys are omitted, because their text exists only in a browser's memory.
-fn usable_keys(app: &SidecarState, account: &str) -> Result<Vec<ApiKey>, PageError> {
-    let mut keys = app.accounts.api_keys().keys(account)?;
-    keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
+fn usable_keys(app: &SidecarState, user: &CurrentUser) -> Result<Vec<ApiKey>, PageError> {
+    let holder = user.key_holder();
+    let mut keys = app.accounts.api_keys().keys(holder.account)?;
+    keys.retain(|key| {
+        key.status != ApiKeyStatus::Revoked
+            && !key.is_of_playground()
+            && holder
+                .member
+                .is_none_or(|own| key.member.as_deref() == Some(own))
+    });
     Ok(keys)
 }
 
@@ -213,7 +220,7 @@ async fn list(
     query: Result<Query<SetupQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.unwrap_or_default();
-    let keys = usable_keys(&app, &user.account.id)?;
+    let keys = usable_keys(&app, &user)?;
     let is_known = keys.iter().any(|key| key.id == query.key);
     let page = SetupPage {
         frame: Frame::new("Set up", &user),
@@ -309,7 +316,7 @@ async fn show(
 ) -> Result<Response, PageError> {
     let guide = require_guide(&client)?;
     let Query(query) = query.unwrap_or_default();
-    let keys = usable_keys(&app, &user.account.id)?;
+    let keys = usable_keys(&app, &user)?;
     let now_ms = now_ms();
     let refusal = |key: &ApiKey| {
         if key.settings.has_expired(now_ms) {

@@ -129,7 +129,7 @@ fn empty_page(
         is_wrong: false,
         lines: Vec::new(),
         older: None,
-        email: user.account.email.clone(),
+        email: user.account.label().to_owned(),
         base_url: app.settings.load().base_url.clone(),
         made: Timestamp(now_ms),
     }

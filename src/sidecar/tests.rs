@@ -9,6 +9,7 @@ mod keys;
 mod links;
 mod matrix;
 mod operator;
+mod organisation;
 mod people;
 mod played_provider;
 mod providers;

@@ -27,6 +27,7 @@ pub enum ThrottleKey {
     EmailForgot(String),
     AddressForgot(IpAddr),
     AccountVerifying(String),
+    AccountInviting(String),
     AccountCreatingPlaygroundKeys(String),
     AccountTestingWebhook(String),
     AccountResending(String),

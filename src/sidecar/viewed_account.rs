@@ -5,28 +5,51 @@
 //! about the reader differ. This file must not check the right to read, which the handler's
 //! `CurrentUser` or `Operator` does.
 
-use accounts::Account;
+use super::session::CurrentUser;
+use accounts::{Account, Accounts};
 use askama::filters::urlencode_strict;
+use ledger::StoreError;
 
 pub struct ViewedAccount {
     pub id: String,
-    /// E-mail of the holder, if an operator reads the account.
+    /// What the account is called, if an operator reads it.
     pub read_by_operator: Option<String>,
+    /// The member (by id) of an organisation whose responses alone the pages show; `None`: all.
+    pub member: Option<String>,
 }
 
 impl ViewedAccount {
+    /// Returns the account that the reader's pages show.
+    pub fn from_user(user: &CurrentUser) -> Self {
+        Self {
+            member: user.only_member().map(ToOwned::to_owned),
+            ..Self::own(&user.account.id)
+        }
+    }
+
     /// Returns the reader's own account by its id.
     pub fn own(account: &str) -> Self {
         Self {
             id: account.to_owned(),
             read_by_operator: None,
+            member: None,
         }
+    }
+
+    /// Returns whether the pages show what the key (by id) was used for.
+    pub fn shows_key(&self, accounts: &Accounts, key_id: &str) -> Result<bool, StoreError> {
+        let Some(member) = &self.member else {
+            return Ok(true);
+        };
+        let key = accounts.api_keys().key(Some(&self.id), key_id)?;
+        Ok(key.is_some_and(|(_, key)| key.member.as_ref() == Some(member)))
     }
 
     pub fn for_operator(account: &Account) -> Self {
         Self {
             id: account.id.clone(),
-            read_by_operator: Some(account.email.clone()),
+            read_by_operator: Some(account.label().to_owned()),
+            member: None,
         }
     }
 

@@ -47,6 +47,15 @@ pub struct Account {
     pub role: Role,
     pub status: AccountStatus,
     pub created_at_ms: i64,
+    /// Name of the organisation that the account belongs to; `None` if it is one person's.
+    pub organisation: Option<String>,
+}
+
+impl Account {
+    /// Returns what people call the account: the name of its organisation, or its e-mail.
+    pub fn label(&self) -> &str {
+        self.organisation.as_deref().unwrap_or(&self.email)
+    }
 }
 
 impl Accounts {
@@ -175,6 +184,7 @@ impl From<AccountRow> for Account {
             role: row.role,
             status,
             created_at_ms: row.created_at_ms,
+            organisation: row.organisation,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
 use crate::db::{InsertKeyOutcome, KeyFilter, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
+use crate::membership::MemberAction;
 use ledger::StoreError;
 use std::sync::Arc;
 
@@ -51,6 +52,18 @@ pub struct ApiKey {
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
     pub settings: KeySettings,
+    /// The person (by id) who made the key, if its account is an organisation's.
+    pub member: Option<String>,
+}
+
+/// Whose key a new one is.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyHolder<'a> {
+    /// Id of the account that pays.
+    pub account: &'a str,
+    /// The member (by id) of the organisation that makes it; `None`: the account's own holder, or
+    /// an operator.
+    pub member: Option<&'a str>,
 }
 
 /// A key with its text, as its owner sees it once after its creation.
@@ -130,6 +143,25 @@ impl ApiKeys<'_> {
         settings: &KeySettings,
         now_ms: i64,
     ) -> Result<NewKey, AccountError> {
+        let holder = KeyHolder {
+            account,
+            member: None,
+        };
+        self.create_key_of(holder, name, settings, now_ms)
+    }
+
+    /// Creates a key like [`ApiKeys::create_key_with`], for a member of an organisation too.
+    ///
+    /// # Errors
+    /// Returns the errors of [`ApiKeys::create_key_with`]; of a person who is no member with keys,
+    /// that there is no such account.
+    pub fn create_key_of(
+        &self,
+        holder: KeyHolder<'_>,
+        name: &str,
+        settings: &KeySettings,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
         settings.validate()?;
         let name = name.trim();
         if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count()) {
@@ -141,13 +173,14 @@ impl ApiKeys<'_> {
         let key = key::generate().map_err(AccountError::Random)?;
         let row = KeyRow {
             id: new_id("key_", now_ms)?,
-            account: account.to_owned(),
+            account: holder.account.to_owned(),
             name: name.to_owned(),
             shown: key.shown,
             status: ApiKeyStatus::Active.name().to_owned(),
             created_at_ms: now_ms,
             revoked_at_ms: None,
             settings: settings.encode(),
+            member: holder.member.map(ToOwned::to_owned),
         };
         match self
             .0
@@ -182,11 +215,17 @@ impl ApiKeys<'_> {
     }
 
     /// Counts an account's keys that lists have: those that are not revoked, and those that are.
+    /// With `member`, only the keys of that member.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn count(&self, account: &str, now_ms: i64) -> Result<(u64, u64), StoreError> {
-        self.0.db.keys().count_keys(account, now_ms)
+    pub fn count(
+        &self,
+        account: &str,
+        member: Option<&str>,
+        now_ms: i64,
+    ) -> Result<(u64, u64), StoreError> {
+        self.0.db.keys().count_keys(account, member, now_ms)
     }
 
     /// Returns an account's keys (the latest 500): live ones first, then newest first.
@@ -201,6 +240,24 @@ impl ApiKeys<'_> {
             .into_iter()
             .map(ApiKey::from_row)
             .collect()
+    }
+
+    /// Returns whether a key (by id) belongs to a member of an organisation who sees nothing of
+    /// others.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn sees_only_itself(&self, account: &str, key_id: &str) -> Result<bool, StoreError> {
+        let role = self.0.db.keys().role_of_key(account, key_id)?;
+        Ok(role.is_some_and(|role| !role.may(MemberAction::SeeUsage)))
+    }
+
+    /// Returns the ids of a member's keys in an organisation that are not revoked.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn live_of_member(&self, account: &str, member: &str) -> Result<Vec<String>, StoreError> {
+        self.0.db.keys().live_keys_of_member(account, member)
     }
 
     /// Returns a key and its account, by the key's id; with `account`, only a key of that account.
@@ -262,7 +319,11 @@ impl ApiKeys<'_> {
         if old.status == ApiKeyStatus::Revoked || old.settings.has_expired(now_ms) {
             return Err(AccountError::NoKey);
         }
-        let new = self.create_key_with(&account, &old.name, &old.settings, now_ms)?;
+        let holder = KeyHolder {
+            account: &account,
+            member: old.member.as_deref(),
+        };
+        let new = self.create_key_of(holder, &old.name, &old.settings, now_ms)?;
         let ends = now_ms.saturating_add(overlap_ms.max(0));
         let expire = |settings: &mut KeySettings| {
             settings.expires_at_ms = Some(
@@ -319,7 +380,7 @@ impl ApiKeys<'_> {
 }
 
 impl ApiKey {
-    fn from_row(row: KeyRow) -> Result<Self, StoreError> {
+    pub(crate) fn from_row(row: KeyRow) -> Result<Self, StoreError> {
         Ok(Self {
             settings: KeySettings::decode(&row.settings)?,
             id: row.id,
@@ -328,6 +389,7 @@ impl ApiKey {
             status: ApiKeyStatus::from_name(&row.status),
             created_at_ms: row.created_at_ms,
             revoked_at_ms: row.revoked_at_ms,
+            member: row.member,
         })
     }
 }

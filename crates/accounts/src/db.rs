@@ -18,6 +18,7 @@ pub mod key_changes;
 mod keys;
 pub mod links;
 pub mod mail;
+pub mod organisations;
 pub mod payment_book;
 pub mod payments;
 pub mod provider_sign_in;

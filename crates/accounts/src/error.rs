@@ -5,7 +5,7 @@
 
 use super::limits::{
     MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH,
-    MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS,
+    MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS, MAX_MEMBERS, MAX_ORGANISATION_NAME_CHARS, MAX_OWNED,
 };
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
 use config::MAX_RATE;
@@ -52,6 +52,24 @@ pub enum AccountError {
     BadCodes,
     #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
     TooManyInvites,
+    #[error(
+        "an organisation's name must be one line of 1 to {MAX_ORGANISATION_NAME_CHARS} characters"
+    )]
+    BadOrganisationName,
+    #[error("a person can own at most {MAX_OWNED} organisations")]
+    TooManyOrganisations,
+    #[error("an organisation can have at most {MAX_MEMBERS} members and open invitations")]
+    TooManyMembers,
+    #[error("there is no such organisation, member or open invitation")]
+    NoMember,
+    #[error("your role in this organisation does not allow this: ask one of its owners")]
+    NotAllowed,
+    #[error("an organisation needs an owner: make another member an owner first")]
+    LastOwner,
+    #[error("this person is a member of the organisation already")]
+    AlreadyMember,
+    #[error("this invitation is for another e-mail: sign in with that one")]
+    OtherAddress,
     #[error("cannot read random numbers: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]

@@ -29,6 +29,8 @@ mod limits;
 mod links;
 mod mail;
 mod mailbox;
+mod membership;
+mod organisations;
 mod password;
 mod playground;
 pub mod prices;
@@ -43,7 +45,7 @@ mod views;
 pub use crate::accounts::{Account, AccountStatus, Accounts};
 pub use crate::db::Role;
 pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
-pub use api_key::{ApiKey, ApiKeyStatus, NewKey};
+pub use api_key::{ApiKey, ApiKeyStatus, KeyHolder, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use code::{CodeState, CreatedCodes, NewCodes, code_id, hash_code};
 pub use delete::CloseAccountOutcome;
@@ -59,10 +61,12 @@ pub use key::{
 };
 pub use limits::{
     MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS,
-    MAX_LIVE_KEYS,
+    MAX_LIVE_KEYS, MAX_ORGANISATION_NAME_CHARS,
 };
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;
+pub use membership::{MemberAction, OrganisationRole};
+pub use organisations::{Member, MemberAuthority, MemberInvite, Membership, NewMemberInvite};
 pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
     generate as random_password,
@@ -76,5 +80,5 @@ pub use sign_up::{
 };
 pub use views::{
     AccountDirectory, ApiKeys, AuditLog, Codes, Identities, Invitations, Logins, MailQueue,
-    OneTimeLinks,
+    OneTimeLinks, Organisations,
 };

@@ -22,3 +22,10 @@ pub const MAX_CODES_PER_BATCH: u32 = 10_000;
 pub const MAX_CODE_MS: i64 = 10 * 366 * 86_400_000;
 /// Maximum number of credits of a code.
 pub const MAX_CODE_CREDITS: Micro = Micro::new(1_000_000_000_000);
+
+/// Maximum length of an organisation's name, in characters.
+pub const MAX_ORGANISATION_NAME_CHARS: usize = 64;
+/// Maximum number of organisations that one person owns.
+pub const MAX_OWNED: i64 = 20;
+/// Maximum number of members and open invitations of one organisation, together.
+pub const MAX_MEMBERS: i64 = 1_000;

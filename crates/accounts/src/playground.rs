@@ -3,7 +3,7 @@
 //!
 //! The key ends with its session. This file must not depend on HTTP.
 
-use super::api_key::{ApiKey, ApiKeyStatus};
+use super::api_key::{ApiKey, KeyHolder};
 use super::error::AccountError;
 use super::session::session_id;
 use super::views::ApiKeys;
@@ -42,15 +42,18 @@ impl ApiKeys<'_> {
     /// Returns the errors of [`ApiKeys::create_key`].
     pub fn create_playground_key(
         &self,
-        account: &str,
+        holder: KeyHolder<'_>,
         session_token: &str,
         credits: Micro,
         now_ms: i64,
     ) -> Result<NewPlaygroundKey, AccountError> {
         let session = session_id(session_token);
-        self.revoke_playground_keys(account, now_ms, |of_session, settings| {
-            of_session == session || settings.has_expired(now_ms)
-        })?;
+        self.revoke_playground_keys(
+            holder.account,
+            holder.member,
+            now_ms,
+            |of_session, settings| of_session == session || settings.has_expired(now_ms),
+        )?;
         let expires_at_ms = now_ms.saturating_add(PLAYGROUND_KEY_MS);
         let settings = KeySettings {
             expires_at_ms: Some(expires_at_ms),
@@ -62,7 +65,7 @@ impl ApiKeys<'_> {
             playground_session: Some(session),
             ..KeySettings::default()
         };
-        let new = self.create_key_with(account, PLAYGROUND_KEY_NAME, &settings, now_ms)?;
+        let new = self.create_key_of(holder, PLAYGROUND_KEY_NAME, &settings, now_ms)?;
         Ok(NewPlaygroundKey {
             key: new.key,
             key_id: new.key_id,
@@ -71,28 +74,35 @@ impl ApiKeys<'_> {
     }
 
     /// Revokes the playground keys of ended sessions. An error does not make the end of a session
-    /// fail, because the keys expire by themselves.
-    pub(crate) fn end_playgrounds(&self, account: &str) {
+    /// fail, because the keys expire by themselves. `person`: whose sessions ended.
+    pub(crate) fn end_playgrounds(&self, person: &str) {
         let now_ms = now_ms();
-        let revoke = || {
-            let sessions = self.0.logins().sessions(account, now_ms)?;
+        let revoke = || -> Result<(), StoreError> {
+            let sessions = self.0.logins().sessions(person, now_ms)?;
             let open: HashSet<_> = sessions.into_iter().map(|session| session.id).collect();
-            self.revoke_playground_keys(account, now_ms, |of_session, _| !open.contains(of_session))
+            let is_over = |of_session: &str, _: &KeySettings| !open.contains(of_session);
+            self.revoke_playground_keys(person, None, now_ms, is_over)?;
+            for of in self.0.organisations().memberships(person)? {
+                self.revoke_playground_keys(&of.account, Some(person), now_ms, is_over)?;
+            }
+            Ok(())
         };
         if let Err(error) = revoke() {
-            log::warn!("account: cannot revoke the playground keys of {account}: {error}");
+            log::warn!("account: cannot revoke the playground keys of {person}: {error}");
         }
     }
 
     fn revoke_playground_keys(
         &self,
         account: &str,
+        member: Option<&str>,
         now_ms: i64,
         is_over: impl Fn(&str, &KeySettings) -> bool,
     ) -> Result<(), StoreError> {
-        for key in self.keys(account)? {
+        for row in self.0.db.keys().keys_with_settings(account)? {
+            let key = ApiKey::from_row(row)?;
             let session = key.settings.playground_session.as_deref();
-            if key.status != ApiKeyStatus::Revoked
+            if key.member.as_deref() == member
                 && session.is_some_and(|session| is_over(session, &key.settings))
             {
                 self.revoke_key(Some(account), &key.id, now_ms)?;
@@ -106,7 +116,7 @@ impl ApiKeys<'_> {
 mod tests {
     use super::*;
     use crate::Accounts;
-    use crate::{AuthError, NewAccount, Role};
+    use crate::{ApiKeyStatus, AuthError, NewAccount, Role};
 
     fn accounts() -> (tempfile::TempDir, Accounts, String) {
         let folder = tempfile::tempdir().unwrap();
@@ -119,6 +129,13 @@ mod tests {
         };
         let id = accounts.create_account(&new, now_ms()).unwrap().id;
         (folder, accounts, id)
+    }
+
+    fn holder(account: &str) -> KeyHolder<'_> {
+        KeyHolder {
+            account,
+            member: None,
+        }
     }
 
     #[test]
@@ -136,7 +153,7 @@ mod tests {
             let five = Micro::new(5_000_000);
             let new = accounts
                 .api_keys()
-                .create_playground_key(&account, token, five, at);
+                .create_playground_key(holder(&account), token, five, at);
             new.unwrap().key
         };
         let (one, other) = (session(), session());
@@ -235,9 +252,10 @@ mod tests {
             let (one, other) = (session(), session());
             let [first, second] = [&one, &other].map(|token| {
                 let five = Micro::new(5_000_000);
-                let new = accounts
-                    .api_keys()
-                    .create_playground_key(&account, token, five, now);
+                let new =
+                    accounts
+                        .api_keys()
+                        .create_playground_key(holder(&account), token, five, now);
                 new.unwrap().key
             });
             end(&accounts, &account, &one, &other);

@@ -9,6 +9,7 @@ use super::error::AccountError;
 use super::views::Logins;
 use super::{mailbox, password};
 use crate::db::session::{NewSessionRow, SessionLifetime};
+use crate::membership::OrganisationRole;
 use base::clock::now_ms;
 use ledger::StoreError;
 use serde_json::Value;
@@ -64,8 +65,13 @@ pub struct NewSession {
 
 #[derive(Debug, Clone)]
 pub struct Session {
+    /// The account that the session shows: the person's own one, or an organisation's.
     pub account: Account,
-    /// Whether the account has a password.
+    /// The own account of the person who signed in.
+    pub person: Account,
+    /// What the person may do in the account that is shown.
+    pub role: OrganisationRole,
+    /// Whether the person has a password.
     pub has_password: bool,
     used_at_ms: i64,
     confirmed_at_ms: i64,
@@ -136,9 +142,18 @@ impl Logins<'_> {
         else {
             return Ok(None);
         };
-        let account = self.0.db.people().account(&found.account)?;
-        Ok(account.map(|row| Session {
-            account: row.into(),
+        let people = self.0.db.people();
+        let Some(person) = people.account(&found.account)?.map(Account::from) else {
+            return Ok(None);
+        };
+        let (account, role) = match found.shown {
+            Some((id, role)) => (people.account(&id)?.map(Account::from), role),
+            None => (Some(person.clone()), OrganisationRole::Owner),
+        };
+        Ok(account.map(|account| Session {
+            account,
+            person,
+            role,
             has_password: found.has_password,
             used_at_ms: found.used_at_ms,
             confirmed_at_ms: found.confirmed_at_ms,

@@ -88,6 +88,7 @@ impl Accounts {
             created_at_ms: now_ms,
             trial: new.trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: false,
+            organisation: None,
         };
         let change = conditions.by.map(|by| {
             let what =

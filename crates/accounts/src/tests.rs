@@ -812,6 +812,7 @@ fn open(accounts: &Accounts, email: &str, terms: &SignUpTerms<'_>) -> OpenAccoun
         created_at_ms: NOW,
         trial: Some((Micro::new(300), NOW + HOUR)),
         granted: false,
+        organisation: None,
     };
     accounts
         .db

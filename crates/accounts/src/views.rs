@@ -35,6 +35,10 @@ pub struct AuditLog<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct Codes<'a>(pub(crate) &'a Accounts);
 
+/// Manages organisations, their members and invitations.
+#[derive(Clone, Copy)]
+pub struct Organisations<'a>(pub(crate) &'a Accounts);
+
 /// Lists invitations for administrators.
 #[derive(Clone, Copy)]
 pub struct Invitations<'a>(pub(crate) &'a Accounts);
@@ -70,6 +74,10 @@ impl Accounts {
 
     pub fn codes(&self) -> Codes<'_> {
         Codes(self)
+    }
+
+    pub fn organisations(&self) -> Organisations<'_> {
+        Organisations(self)
     }
 
     pub fn invitations(&self) -> Invitations<'_> {

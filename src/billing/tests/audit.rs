@@ -586,6 +586,7 @@ fn a_trial_end_or_an_account_that_is_not_as_its_sign_up_has_it() {
         created_at_ms: 0,
         trial,
         granted: true,
+        organisation: None,
     };
     let enter = |row: &AccountRow| {
         assert_eq!(
@@ -665,6 +666,7 @@ fn a_ledger_that_is_older_than_its_anchor_or_missing() {
         created_at_ms: 0,
         trial: None,
         granted: true,
+        organisation: None,
     };
     let opened = AppDb::open(dir.path(), None)
         .unwrap()

@@ -275,6 +275,7 @@ impl Load<'_> {
                 created_at_ms: now_ms,
                 trial: Some((trial.credits, trial.ends_at_ms)),
                 granted: false,
+                organisation: None,
             };
             db.people()
                 .insert_account(&row, None, None, &SignUpTerms::default())

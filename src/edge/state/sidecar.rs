@@ -49,6 +49,11 @@ impl SidecarRequest {
         Some(&self.authenticated()?.principal.account_id)
     }
 
+    /// Returns the key (by id) with which it is requested, or `None` for a page.
+    pub fn lookup_key(&self) -> Option<&Arc<str>> {
+        Some(&self.authenticated()?.principal.key_id)
+    }
+
     pub(super) fn authenticated(&self) -> Option<&Authenticated> {
         match &self.kind {
             SidecarRequestKind::Page { .. } => None,

@@ -1,6 +1,6 @@
 //! Sends the filtered rows as a CSV file.
 
-use super::query::ActivityQuery;
+use super::query::{ActivityQuery, restrict};
 use super::row::key_names;
 use crate::billing::Receipt;
 use crate::billing::activity::{ActivityCursor, RequestOutcome};
@@ -11,6 +11,7 @@ use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::session::CurrentUser;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::stream_slots::StreamSlot;
+use crate::sidecar::viewed_account::ViewedAccount;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::Response;
@@ -34,7 +35,9 @@ pub async fn download(
     query: Result<Query<ActivityQuery>, QueryRejection>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
-    show_download(&app, &user, user.account.id.clone(), &query)
+    let viewed = ViewedAccount::from_user(&user);
+    let query = restrict(&app, &viewed, query)?;
+    show_download(&app, &user, viewed.id, &query)
 }
 
 /// Sends the file of an account's responses to `user`, who is its holder or an operator.

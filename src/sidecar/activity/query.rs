@@ -6,7 +6,10 @@ use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::refused_requests::RefusedFilter;
 use crate::sidecar::error::PageError;
 use crate::sidecar::page_cursor::parse_cursor;
-use base::clock::day_start_ms;
+use crate::sidecar::state::SidecarState;
+use crate::sidecar::viewed_account::ViewedAccount;
+use accounts::db::KeyFilter;
+use base::clock::{day_start_ms, now_ms};
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;
@@ -99,6 +102,36 @@ impl ActivityQuery {
             .iter()
             .any(|text| !text.is_empty())
     }
+}
+
+/// Restricts the rows to one key of the member of whom alone `viewed` shows any: the chosen key, or
+/// else the newest. A key of somebody else is not found.
+pub fn restrict(
+    app: &SidecarState,
+    viewed: &ViewedAccount,
+    query: ActivityQuery,
+) -> Result<ActivityQuery, PageError> {
+    let Some(member) = &viewed.member else {
+        return Ok(query);
+    };
+    if !query.key.is_empty() {
+        return match viewed.shows_key(&app.accounts, &query.key)? {
+            true => Ok(query),
+            false => Err(PageError::NotFound),
+        };
+    }
+    let filter = KeyFilter {
+        member: Some(member),
+        now_ms: now_ms(),
+        ..KeyFilter::default()
+    };
+    let newest = app.accounts.api_keys().page(&viewed.id, &filter, None, 1)?;
+    // Without a key, nothing has been used. No key has this id.
+    let key = newest
+        .into_iter()
+        .next()
+        .map_or_else(|| "none".to_owned(), |key| key.id);
+    Ok(ActivityQuery { key, ..query })
 }
 
 #[cfg(test)]

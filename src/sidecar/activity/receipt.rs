@@ -74,12 +74,7 @@ pub async fn receipt(
     user: CurrentUser,
     Path(request_id): Path<String>,
 ) -> Result<Response, PageError> {
-    show_receipt(
-        &app,
-        &user,
-        &ViewedAccount::own(&user.account.id),
-        &request_id,
-    )
+    show_receipt(&app, &user, &ViewedAccount::from_user(&user), &request_id)
 }
 
 /// Shows the receipt of a response of `viewed`, for its holder or an operator.
@@ -89,9 +84,13 @@ pub fn show_receipt(
     viewed: &ViewedAccount,
     request_id: &str,
 ) -> Result<Response, PageError> {
-    let Some(receipt) = app.billing.receipts().receipt(&viewed.id, request_id)? else {
+    let found = app.billing.receipts().receipt(&viewed.id, request_id)?;
+    let Some(receipt) = found else {
         return refused::page(app, user, viewed, request_id);
     };
+    if !viewed.shows_key(&app.accounts, &receipt.detail.key_id)? {
+        return Err(PageError::NotFound);
+    }
     let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
     let note = match &app.refused {
         Some(refused) => refused.find_note(Some(&viewed.id), request_id)?,

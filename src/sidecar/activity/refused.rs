@@ -67,6 +67,9 @@ pub fn page(
         None => (None, None),
     };
     if let Some(refused) = found {
+        if !viewed.shows_key(&app.accounts, &refused.key_id)? {
+            return Err(PageError::NotFound);
+        }
         let ids = std::iter::once(&*refused.key_id);
         let names = KeyNames::load(&app.accounts, account, ids)?;
         let page = RefusedPage {
@@ -78,7 +81,8 @@ pub fn page(
         };
         return Ok(html(StatusCode::OK, &page));
     }
-    if let Some(note) = note {
+    // A note does not say which key it is of.
+    if let Some(note) = note.filter(|_| viewed.member.is_none()) {
         if note.request_id != request_id {
             let path = viewed.receipt_url(&note.request_id);
             return Ok(Redirect::to(&path).into_response());

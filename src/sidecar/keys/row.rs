@@ -15,6 +15,8 @@ pub struct KeyListRow {
     pub id: String,
     pub name: String,
     pub shown: String,
+    /// E-mail of the member of the organisation who made the key.
+    pub member: Option<String>,
     pub status: &'static str,
     /// Class of the badge with the status, after a space.
     pub badge: &'static str,
@@ -38,6 +40,10 @@ pub fn row(app: &SidecarState, user: &CurrentUser, key: ApiKey) -> Result<KeyLis
         limit.map_or(Period::Total, |limit| limit.period),
         now_ms,
     )?;
+    let member = match &key.member {
+        Some(member) => app.accounts.find(member)?,
+        None => None,
+    };
     let live = key.status != ApiKeyStatus::Revoked;
     let expired = live && key.settings.has_expired(now_ms);
     Ok(KeyListRow {
@@ -55,6 +61,7 @@ pub fn row(app: &SidecarState, user: &CurrentUser, key: ApiKey) -> Result<KeyLis
             ApiKeyStatus::Disabled => " warn",
             ApiKeyStatus::Revoked => "",
         },
+        member: member.map(|person| person.email),
         live,
         is_of_playground: key.is_of_playground(),
         disabled: key.status == ApiKeyStatus::Disabled,
@@ -87,7 +94,11 @@ pub fn find_live_key(
         .api_keys()
         .key(Some(&user.account.id), id)?
         .map(|(_, key)| key);
+    let is_own = |key: &ApiKey| {
+        user.only_member()
+            .is_none_or(|own| key.member.as_deref() == Some(own))
+    };
     found
-        .filter(|key| key.status != ApiKeyStatus::Revoked)
+        .filter(|key| key.status != ApiKeyStatus::Revoked && is_own(key))
         .ok_or(PageError::NotFound)
 }

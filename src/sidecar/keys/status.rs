@@ -62,6 +62,7 @@ async fn set_enabled(
     form: SignedForm,
     enabled: bool,
 ) -> Result<Response, PageError> {
+    find_live_key(&app, &form.user, &id)?;
     let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let set = move || {
         let is_set = accounts
@@ -103,6 +104,7 @@ pub async fn revoke(
     if !form.is_confirmed() {
         return revoke_page(&app, &form.user, &id);
     }
+    find_live_key(&app, &form.user, &id)?;
     let (accounts, account, key) = (app.accounts.clone(), form.user.account.id, id.clone());
     let revoke = move || {
         let is_revoked = accounts

@@ -208,9 +208,9 @@ pub fn page(
     Ok(OperatorAccountPage {
         frame: Frame::new("Account", user).with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
-        may_act: may_administer(&user.account),
+        may_act: may_administer(&user.person),
         roles: role_choices(account.role),
-        is_own: user.account.id == account.id,
+        is_own: user.person.id == account.id,
         clawback: describe_clawback(clawback, account.status),
         auto_topup: auto_topup.map(describe_auto_topup),
         balance: BalanceAmount(balance.balance),
@@ -372,7 +372,7 @@ fn key_list(
     query: &KeyListQuery,
 ) -> Result<KeyList, StoreError> {
     let path = format!("/dashboard/operator/accounts/{}", account.id);
-    KeyList::load(app, &account.id, &path, query)
+    KeyList::load(app, &account.id, None, &path, query)
 }
 
 pub async fn show(

@@ -82,7 +82,7 @@ fn page(app: &SidecarState, user: &CurrentUser, before: &str) -> Result<CodesPag
     Ok(CodesPage {
         frame: Frame::new("Codes", user),
         csrf: user.csrf.clone(),
-        may_act: may_administer(&user.account),
+        may_act: may_administer(&user.person),
         asks_password: !user.confirmed,
         fault: None,
         created: None,

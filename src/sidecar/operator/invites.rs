@@ -96,7 +96,7 @@ fn page(
     Ok(InvitesPage {
         frame: Frame::new("Invitations", user),
         csrf: user.csrf.clone(),
-        may_act: may_administer(&user.account),
+        may_act: may_administer(&user.person),
         mode,
         meaning,
         in_force: signup == SignupMode::Invite,

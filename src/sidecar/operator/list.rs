@@ -145,7 +145,7 @@ pub async fn show(
         sort,
         fault,
         max_chars: MAX_TERM_CHARS,
-        may_act: may_administer(&user.account),
+        may_act: may_administer(&user.person),
         rows,
         found: group_digits(found as u64),
     };

@@ -64,7 +64,7 @@ pub async fn show(
     State(app): State<Arc<SidecarState>>,
     Operator { user, .. }: Operator,
 ) -> Result<Response, PageError> {
-    if !may_administer(&user.account) {
+    if !may_administer(&user.person) {
         return Err(PageError::ViewerOnly);
     }
     Ok(html(StatusCode::OK, &page(&app, &user)))

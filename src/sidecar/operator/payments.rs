@@ -227,7 +227,7 @@ fn payment_page(
         csrf: user.csrf.clone(),
         fault: None,
         done: false,
-        may_refund: may_administer(&user.account) && order.state == OrderState::Paid && left > 0,
+        may_refund: may_administer(&user.person) && order.state == OrderState::Paid && left > 0,
         asks_password: !user.confirmed,
         row: row(&app.accounts, &order)?,
         refunds: app.accounts.database().payment_book().refunds(id)?,

@@ -74,7 +74,9 @@ async fn change_role(
     match changed.await?? {
         CloseAccountOutcome::Done => Ok(Redirect::to(&path).into_response()),
         CloseAccountOutcome::NoAccount => Err(PageError::NotFound.into()),
-        CloseAccountOutcome::LastAdministrator => Err(FormStop::conflict(LAST_ADMINISTRATOR)),
+        CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => {
+            Err(FormStop::conflict(LAST_ADMINISTRATOR))
+        }
     }
 }
 
@@ -131,5 +133,9 @@ async fn delete_account(
         }
         CloseAccountOutcome::NoAccount => Err(PageError::NotFound.into()),
         CloseAccountOutcome::LastAdministrator => Err(FormStop::conflict(LAST_ADMINISTRATOR)),
+        CloseAccountOutcome::LastOwner => Err(FormStop::conflict(
+            "This person is the only owner of an organisation. Another member must become an owner \
+             first: `model-gateway org member set`.",
+        )),
     }
 }

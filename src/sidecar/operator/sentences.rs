@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 39] = [
+pub const ACTS: [(&str, &str); 46] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -51,6 +51,13 @@ pub const ACTS: [(&str, &str); 39] = [
     ("key.enable", "Key enabled"),
     ("key.disable", "Key disabled"),
     ("key.revoke", "Key revoked"),
+    ("organisation.create", "Organisation created"),
+    ("organisation.add", "Member added"),
+    ("organisation.invite", "Member invited"),
+    ("organisation.revoke", "Member's invitation revoked"),
+    ("organisation.join", "Member joined"),
+    ("organisation.role", "Role of a member changed"),
+    ("organisation.remove", "Member removed"),
     ("invite.create", "Invitations created"),
     ("invite.withdraw", "Invitation revoked"),
     (PRICES_ACT, "Prices changed"),
@@ -88,8 +95,11 @@ impl AuditNames {
             for id in [&row.actor, &row.object] {
                 names.load_id(accounts, id)?;
             }
-            if let Some(account) = json(&row.after)["account"].as_str() {
-                names.load_id(accounts, account)?;
+            let after = json(&row.after);
+            for id in ["account", "person", "keys_to"] {
+                if let Some(account) = after[id].as_str() {
+                    names.load_id(accounts, account)?;
+                }
             }
         }
         Ok(names)
@@ -98,7 +108,8 @@ impl AuditNames {
     fn load_id(&mut self, accounts: &Accounts, id: &str) -> Result<(), StoreError> {
         if id.starts_with("acct_") && !self.emails.contains_key(id) {
             if let Some(account) = accounts.find(id)? {
-                self.emails.insert(id.to_owned(), account.email);
+                self.emails
+                    .insert(id.to_owned(), account.label().to_owned());
             }
         } else if id.starts_with("key_")
             && !self.keys.contains_key(id)
@@ -160,6 +171,7 @@ pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
     let what = match row.act.split_once('.') {
         Some(("account", act)) => line.account(act),
         Some(("key", act)) => line.key(act),
+        Some(("organisation", act)) => line.organisation(act),
         _ => line.other(),
     };
     if is_done {
@@ -324,6 +336,33 @@ impl Line<'_> {
             "disable" => format!("disabled {key}"),
             "revoke" => format!("revoked {key}"),
             act => format!("key.{act} {key}"),
+        }
+    }
+
+    fn organisation(&self, act: &str) -> String {
+        let (organisation, role) = (self.whom(), self.word("role"));
+        let person = match self.after["person"].as_str() {
+            Some(person) => self.names.person(person),
+            None => self.word("email").to_owned(),
+        };
+        match act {
+            "create" => format!("created the organisation {organisation}, owned by {person}"),
+            "add" => format!("added {person} to {organisation} as {role}"),
+            "invite" => format!("invited {person} to {organisation} as {role}"),
+            "revoke" => format!("revoked the invitation of {person} to {organisation}"),
+            "join" => format!("joined {organisation} as {role}"),
+            "role" => {
+                let before = self.before["role"].as_str().unwrap_or_default();
+                format!("changed the role of {person} in {organisation} from {before} to {role}")
+            }
+            "remove" => match self.after["keys_to"].as_str() {
+                Some(to) => {
+                    let to = self.names.person(to);
+                    format!("removed {person} from {organisation}, with the keys to {to}")
+                }
+                None => format!("removed {person} from {organisation}"),
+            },
+            act => format!("organisation.{act} {organisation}"),
         }
     }
 

@@ -216,7 +216,7 @@ pub async fn test_mail(
         return Err(PageError::Busy);
     }
     let mail = MailView {
-        tested: Some(form.user.account.email.clone()),
+        tested: Some(form.user.person.email.clone()),
         queued: page.mail.queued + 1,
         ..page.mail
     };
@@ -262,7 +262,7 @@ async fn build_page(app: &Arc<SidecarState>, user: &CurrentUser) -> Result<Servi
             .with_script(&AUDIT_SCRIPT)
             .with_index_lag(app.billing.pages().index_lag()),
         csrf: user.csrf.clone(),
-        may_act: may_administer(&user.account),
+        may_act: may_administer(&user.person),
         endpoints,
         sends_requests: app.endpoint_registry.is_some(),
         holds,

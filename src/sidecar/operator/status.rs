@@ -52,7 +52,9 @@ pub async fn set_status(
     {
         CloseAccountOutcome::Done => {}
         CloseAccountOutcome::NoAccount => return Err(PageError::NotFound),
-        CloseAccountOutcome::LastAdministrator => return Err(PageError::OwnAccount),
+        CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => {
+            return Err(PageError::OwnAccount);
+        }
     }
     Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
 }

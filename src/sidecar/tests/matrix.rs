@@ -11,6 +11,7 @@ mod conversations;
 mod keys;
 mod links;
 mod operator;
+mod organisation;
 mod overview;
 mod playground;
 mod profile;
@@ -36,6 +37,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("keys", keys::ROUTES),
     ("links", links::ROUTES),
     ("operator", operator::ROUTES),
+    ("organisation", organisation::ROUTES),
     ("overview", overview::ROUTES),
     ("playground", playground::ROUTES),
     ("profile", profile::ROUTES),

@@ -61,7 +61,7 @@ fn routes(list: &str) -> Vec<(&str, String)> {
     found.into_iter().map(upper).collect()
 }
 
-fn filled(path: &str, id: &str) -> String {
+pub fn filled(path: &str, id: &str) -> String {
     path.replace("{id}", id)
         .replace("{request_id}", id)
         .replace("{client}", id)
@@ -260,7 +260,7 @@ fn every_route_is_in_the_matrix_and_nothing_else() {
 fn every_area_is_served_and_no_route_stands_outside_of_one() {
     let router = include_str!("../../sidecar.rs");
     for (area, _) in matrix::AREAS {
-        assert!(router.contains(&format!("    {area}::routes,\n")), "{area}");
+        assert!(router.contains(&format!("    ({area}::routes, ")), "{area}");
     }
     assert_eq!(AREAS.len(), matrix::AREAS.len());
     let mut sources = source_files();
@@ -546,9 +546,10 @@ async fn no_id_of_another_account_opens_anything() {
 
 #[tokio::test]
 async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
-    // Credits are sold, because the forms of the shop do not exist otherwise.
+    // Credits are sold and organisations exist, because their forms do not otherwise.
     let shop = "payments: {provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, \
-                currency: usd, credit_price: \"0.01\", api_base: \"http://127.0.0.1:1\"}\nsignup:";
+                currency: usd, credit_price: \"0.01\", api_base: \"http://127.0.0.1:1\"}\n\
+                organisations: true\nsignup:";
     let people = people(&[("signup:", shop)]).await;
     let key = people
         .world

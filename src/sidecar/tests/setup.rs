@@ -140,7 +140,15 @@ async fn the_key_of_the_playground_is_not_offered_to_a_client() {
     let playground = world
         .accounts
         .api_keys()
-        .create_playground_key(&account, token, five, now_ms())
+        .create_playground_key(
+            accounts::KeyHolder {
+                account: &account,
+                member: None,
+            },
+            token,
+            five,
+            now_ms(),
+        )
         .unwrap()
         .key_id;
     let page = world.get("/dashboard/setup/codex", &cookie).await;

@@ -4,6 +4,7 @@
 
 use super::audit::{self, AuditEntry};
 use super::identities::{self, NewIdentityRow};
+use super::organisations;
 use super::rows::{AccountRow, Role, first_column};
 use super::views::AccountRows;
 use credits::money::Micro;
@@ -46,6 +47,8 @@ pub enum CloseAccountOutcome {
     NoAccount,
     /// The account is the last administrator who can sign in or use the admin API.
     LastAdministrator,
+    /// The account is the last owner of an organisation.
+    LastOwner,
 }
 
 /// Marks a trial whose credits wait until the e-mail is verified. The value replaces the time at
@@ -126,6 +129,9 @@ impl AccountRows<'_> {
             if is_last_administrator(transaction, id)? {
                 return Ok(CloseAccountOutcome::LastAdministrator);
             }
+            if organisations::is_last_owner(transaction, id)? {
+                return Ok(CloseAccountOutcome::LastOwner);
+            }
             transaction.execute(
                 "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
                  SELECT ?2, ?3 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL AND trial_micro IS NOT NULL",
@@ -142,8 +148,9 @@ impl AccountRows<'_> {
                 return Ok(CloseAccountOutcome::NoAccount);
             }
             revoke_keys(transaction, id, now_ms)?;
+            organisations::end_memberships(transaction, id)?;
             // A key's name may contain personal data, so it is deleted.
-            transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
+            transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1 OR member = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, audit_entry)?;
             Ok(CloseAccountOutcome::Done)
@@ -161,7 +168,8 @@ impl AccountRows<'_> {
                 return Ok(CloseAccountOutcome::LastAdministrator);
             }
             let rows = transaction.execute(
-                "UPDATE account SET admin = ?2, viewer = ?3 WHERE id = ?1 AND deleted_at_ms IS NULL",
+                "UPDATE account SET admin = ?2, viewer = ?3
+                 WHERE id = ?1 AND deleted_at_ms IS NULL AND organisation IS NULL",
                 params![id, role == Role::Admin, role == Role::Viewer],
             )?;
             if rows == 0 {
@@ -223,13 +231,15 @@ pub(crate) fn is_last_administrator(
     )
 }
 
+/// Revokes all keys of an account, and those of its person in organisations.
 pub(crate) fn revoke_keys(
     transaction: &Transaction<'_>,
     account: &str,
     now_ms: i64,
 ) -> rusqlite::Result<usize> {
     transaction.execute(
-        "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
+        "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2
+         WHERE (account = ?1 OR member = ?1) AND status <> 'revoked'",
         params![account, now_ms],
     )
 }

@@ -31,10 +31,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("013_codes.sql"),
     include_str!("014_clawbacks.sql"),
     include_str!("015_auto_topup.sql"),
+    include_str!("016_organisations.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 22] = [
+const COPIED_TABLES: [&str; 24] = [
     "account",
     "api_key",
     "change",
@@ -57,6 +58,8 @@ const COPIED_TABLES: [&str; 22] = [
     "credit_code",
     "auto_topup",
     "method_removal",
+    "membership",
+    "member_invite",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -3,8 +3,10 @@
 //! This file must not see a key, so it receives hashes.
 
 use super::audit::{self, AuditEntry};
+use super::organisations::{role_at, role_of};
 use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, MAY_SPEND, first_column, key_row};
 use super::views::KeyRows;
+use crate::membership::{MemberAction, OrganisationRole};
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 use std::sync::Arc;
@@ -24,6 +26,8 @@ pub struct KeyFilter<'a> {
     pub is_revoked: Option<bool>,
     /// Their id, or a part of their name or of the text that they are shown with; empty: all.
     pub term: &'a str,
+    /// The member (by id) whose keys they are; `None`: of all.
+    pub member: Option<&'a str>,
     pub now_ms: i64,
 }
 
@@ -35,7 +39,8 @@ pub enum InsertKeyOutcome {
 }
 
 impl KeyRows<'_> {
-    /// Inserts a key, unless its account already has `live_max` live keys.
+    /// Inserts a key, unless its account already has `live_max` live keys; an organisation's,
+    /// unless its member has.
     pub fn insert_key(
         &self,
         row: &KeyRow,
@@ -45,23 +50,27 @@ impl KeyRows<'_> {
         self.0.write("insert a key", |transaction| {
             let known: bool =
                 transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first_column)?;
-            if !known {
+            let role = match &row.member {
+                Some(member) => role_of(transaction, &row.account, member)?,
+                None => Some(OrganisationRole::Owner),
+            };
+            if !known || !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
                 return Ok(InsertKeyOutcome::NoAccount);
             }
             // An expired key is invalid, so a rotated key does not count after its overlap.
             let live: i64 = transaction.query_row(
-                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
+                "SELECT count(*) FROM api_key WHERE account = ?1 AND member IS ?3 AND status <> 'revoked'
                  AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
-                params![row.account, row.created_at_ms],
+                params![row.account, row.created_at_ms, row.member],
                 first_column,
             )?;
             if live >= live_max {
                 return Ok(InsertKeyOutcome::LimitReached);
             }
             transaction.execute(
-                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings],
+                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings, member)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings, row.member],
             )?;
             Ok(InsertKeyOutcome::Done)
         })
@@ -112,6 +121,7 @@ impl KeyRows<'_> {
                     "SELECT {KEY_COLUMNS} FROM api_key
                      WHERE account = ?1 AND (status = 'revoked') = ifnull(?2, status = 'revoked')
                        AND (?3 = '' OR id = ?3 OR instr(lower(name), lower(?3)) > 0 OR instr(shown, ?3) > 0)
+                       AND member IS ifnull(?7, member)
                        AND {IS_LISTED}
                        AND (created_at_ms, id) < (
                          ifnull((SELECT created_at_ms FROM api_key WHERE id = ?5), 9223372036854775807),
@@ -119,7 +129,7 @@ impl KeyRows<'_> {
                      ORDER BY created_at_ms DESC, id DESC LIMIT ?6",
                 ))?
                 .query_map(
-                    params![account, filter.is_revoked, filter.term, filter.now_ms, after, limit],
+                    params![account, filter.is_revoked, filter.term, filter.now_ms, after, limit, filter.member],
                     key_row,
                 )?
                 .collect()
@@ -128,15 +138,21 @@ impl KeyRows<'_> {
 
     /// Counts the keys that [`KeyRows::keys_page`] lists without a filter: those that are not
     /// revoked, and those that are.
-    pub fn count_keys(&self, account: &str, now_ms: i64) -> Result<(u64, u64), StoreError> {
+    pub fn count_keys(
+        &self,
+        account: &str,
+        member: Option<&str>,
+        now_ms: i64,
+    ) -> Result<(u64, u64), StoreError> {
         self.0.read("count an account's keys", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT count(*) FILTER (WHERE status <> 'revoked'),
                             count(*) FILTER (WHERE status = 'revoked')
-                     FROM api_key WHERE account = ?1 AND ?2 = ?2 AND ?3 = ?3 AND {IS_LISTED}",
+                     FROM api_key
+                     WHERE account = ?1 AND member IS ifnull(?2, member) AND ?3 = ?3 AND {IS_LISTED}",
                 ))?
-                .query_row(params![account, 0, 0, now_ms], |row| {
+                .query_row(params![account, member, 0, now_ms], |row| {
                     let count = |at: usize| row.get::<_, i64>(at).map(i64::unsigned_abs);
                     Ok((count(0)?, count(1)?))
                 })
@@ -164,6 +180,40 @@ impl KeyRows<'_> {
                     "SELECT {KEY_COLUMNS} FROM api_key WHERE account = ?1 AND status <> 'revoked' AND settings <> ''",
                 ))?
                 .query_map([account], key_row)?
+                .collect()
+        })
+    }
+
+    /// Returns the role of the member whose key it is; `None` if it is not a member's.
+    pub fn role_of_key(
+        &self,
+        account: &str,
+        key: &str,
+    ) -> Result<Option<OrganisationRole>, StoreError> {
+        self.0.read("find the member of a key", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT m.role FROM api_key k
+                     JOIN membership m ON m.account = k.account AND m.person = k.member
+                     WHERE k.id = ?2 AND k.account = ?1",
+                )?
+                .query_row([account, key], |row| role_at(row, 0))
+                .optional()
+        })
+    }
+
+    /// Returns the ids of a member's keys that are not revoked.
+    pub fn live_keys_of_member(
+        &self,
+        account: &str,
+        member: &str,
+    ) -> Result<Vec<String>, StoreError> {
+        self.0.read("list a member's keys", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id FROM api_key WHERE member = ?2 AND account = ?1 AND status <> 'revoked'",
+                )?
+                .query_map([account, member], first_column)?
                 .collect()
         })
     }

@@ -43,7 +43,8 @@ impl LinkRows<'_> {
             let rows = transaction.execute(
                 &format!(
                     "INSERT OR REPLACE INTO one_time_link(account, purpose, hash, by_operator, created_by, created_at_ms, expires_at_ms)
-                     SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account WHERE id = ?1 AND {IS_ACTIVE}"
+                     SELECT id, ?2, ?3, ?4, ?5, ?6, ?7 FROM account
+                     WHERE id = ?1 AND {IS_ACTIVE} AND organisation IS NULL"
                 ),
                 params![
                     row.account,

@@ -41,7 +41,7 @@ impl IdentityRows<'_> {
     ) -> Result<LinkIdentityOutcome, StoreError> {
         self.0.write("link an identity", |transaction| {
             let is_there: bool = transaction.query_row(
-                "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL)",
+                "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL AND organisation IS NULL)",
                 [account],
                 first_column,
             )?;

@@ -57,6 +57,8 @@ pub struct AccountRow {
     pub created_at_ms: i64,
     pub trial: Option<(Micro, i64)>,
     pub granted: bool,
+    /// Name of the organisation that the account belongs to; `None` if it is one person's.
+    pub organisation: Option<String>,
 }
 
 impl AccountRow {
@@ -91,9 +93,11 @@ pub struct KeyRow {
     pub revoked_at_ms: Option<i64>,
     /// JSON, or an empty text.
     pub settings: String,
+    /// The person who made the key, if its account is an organisation's.
+    pub member: Option<String>,
 }
 
-pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms, organisation";
 
 /// SQL for whether an account takes part: it is active, and its holder has not deleted it. The
 /// statement must name the table `account`.
@@ -106,7 +110,7 @@ pub(crate) const MAY_SPEND: &str =
   WHERE p.account = a.id AND p.clawback <> 'none' AND p.clawback = 'held')";
 
 pub(crate) const KEY_COLUMNS: &str =
-    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
+    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings, member";
 
 pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row
@@ -121,6 +125,7 @@ pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
         created_at_ms: row.get("created_at_ms")?,
         trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
         granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
+        organisation: row.get("organisation")?,
     })
 }
 
@@ -134,6 +139,7 @@ pub(crate) fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
         created_at_ms: row.get(5)?,
         revoked_at_ms: row.get(6)?,
         settings: row.get(7)?,
+        member: row.get(8)?,
     })
 }
 

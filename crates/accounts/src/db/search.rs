@@ -17,8 +17,8 @@ pub struct AccountCounts {
 
 impl AccountRows<'_> {
     /// Returns at most `limit` accounts in the order of their ids, after `after`. The lower-case
-    /// text `part` must occur in an account's e-mail or id, or in the id or shortened text of one
-    /// of its keys.
+    /// text `part` must occur in an account's e-mail, name or id, or in the id or shortened text of
+    /// one of its keys.
     pub fn search_accounts(
         &self,
         part: &str,
@@ -30,7 +30,7 @@ impl AccountRows<'_> {
             connection
                 .prepare_cached(&format!(
                     "SELECT {ACCOUNT_COLUMNS} FROM account
-                     WHERE id > ?2 AND (instr(email, ?1) OR instr(id, ?1) OR id IN
+                     WHERE id > ?2 AND (instr(email, ?1) OR instr(lower(ifnull(organisation, '')), ?1) OR instr(id, ?1) OR id IN
                        (SELECT account FROM api_key WHERE instr(id, ?1) OR instr(lower(shown), ?1)))
                      ORDER BY id LIMIT ?3"
                 ))?

@@ -3,8 +3,10 @@
 //! Each query checks whether a session is still valid. This file must not see a token.
 
 use super::audit::{self, AuditEntry};
+use super::organisations::role_at;
 use super::rows::first_column;
 use super::views::SessionRows;
+use crate::membership::OrganisationRole;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, params};
 
@@ -35,6 +37,8 @@ pub struct ActiveSessionRow {
     pub confirmed_at_ms: i64,
     /// Whether the account has a password.
     pub has_password: bool,
+    /// The organisation that the session shows, and the role there; `None`: the own account.
+    pub shown: Option<(String, OrganisationRole)>,
 }
 
 /// A session, for the account holder's list of sessions.
@@ -82,9 +86,12 @@ impl SessionRows<'_> {
         self.0.read("find a session", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT account, used_at_ms, confirmed_at_ms,
-                       EXISTS(SELECT 1 FROM account WHERE id = session.account AND password IS NOT NULL)
-                     FROM session WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
+                    // A person who is no member any more is shown their own account.
+                    "SELECT s.account, used_at_ms, confirmed_at_ms,
+                       EXISTS(SELECT 1 FROM account WHERE id = s.account AND password IS NOT NULL),
+                       m.account, m.role
+                     FROM session s LEFT JOIN membership m ON m.account = s.shown AND m.person = s.account
+                     WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
                 )?
                 .query_row(
                     params![
@@ -98,6 +105,10 @@ impl SessionRows<'_> {
                             used_at_ms: row.get(1)?,
                             confirmed_at_ms: row.get(2)?,
                             has_password: row.get(3)?,
+                            shown: match row.get::<_, Option<String>>(4)? {
+                                Some(account) => Some((account, role_at(row, 5)?)),
+                                None => None,
+                            },
                         })
                     },
                 )
@@ -189,8 +200,8 @@ impl SessionRows<'_> {
         })
     }
 
-    /// Sets an account's new password and ends all its sessions, in one step. Returns false if
-    /// there is no such account.
+    /// Sets an account's new password and ends all its sessions, in one step. Returns false if no
+    /// such person has an account.
     pub fn replace_password(
         &self,
         account: &str,
@@ -198,7 +209,8 @@ impl SessionRows<'_> {
         act: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.0.write("replace a password", |transaction| {
-            let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            let sql = "UPDATE account SET password = ?2
+                       WHERE id = ?1 AND deleted_at_ms IS NULL AND organisation IS NULL";
             let is_set = transaction.execute(sql, params![account, password])? == 1;
             transaction.execute("DELETE FROM session WHERE account = ?1", [account])?;
             if is_set {

@@ -25,6 +25,7 @@ fn insert_account(db: &AppDb, id: &str) {
         created_at_ms: NOW,
         trial: None,
         granted: false,
+        organisation: None,
     };
     db.people()
         .insert_account(&row, None, None, &SignUpTerms::default())

@@ -41,6 +41,10 @@ pub struct CodeRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
+/// Reads and writes organisations, their members and invitations.
+#[derive(Clone, Copy)]
+pub struct OrganisationRows<'a>(pub(crate) &'a AppDb);
+
 /// Reads and writes orders of credits and provider events.
 #[derive(Clone, Copy)]
 pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
@@ -95,6 +99,10 @@ impl AppDb {
 
     pub fn codes(&self) -> CodeRows<'_> {
         CodeRows(self)
+    }
+
+    pub fn organisations(&self) -> OrganisationRows<'_> {
+        OrganisationRows(self)
     }
 
     pub fn payments(&self) -> PaymentRows<'_> {

@@ -1,0 +1,551 @@
+//! Stores organisations, their members and invitations as rows of `app.db`.
+//!
+//! Each change checks the rules of `membership.rs` in its own transaction, so that a role that is
+//! taken away counts at once. This file must not see an invitation's token.
+
+use super::audit::{self, AuditEntry, NewAuditLine};
+use super::rows::first_column;
+use super::views::OrganisationRows;
+use crate::limits::{MAX_MEMBERS, MAX_OWNED};
+use crate::membership::{MemberAction, OrganisationRole};
+use ledger::StoreError;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use serde_json::json;
+
+/// Which invitations are open: their senders could still send them.
+const IS_OPEN: &str = "i.expires_at_ms > ?2 AND EXISTS(
+    SELECT 1 FROM membership m WHERE m.account = i.account AND m.person = i.invited_by
+      AND (m.role = 'owner' OR m.role = 'admin' AND i.role <> 'owner'))";
+
+/// An organisation of a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// Id of the organisation's account.
+    pub account: String,
+    /// Name of the organisation.
+    pub name: String,
+    pub role: OrganisationRole,
+}
+
+/// A person in an organisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Id of the person's own account.
+    pub person: String,
+    pub email: String,
+    pub role: OrganisationRole,
+    pub since_ms: i64,
+    /// Last use of the dashboard, as far as a session of it still exists.
+    pub seen_at_ms: Option<i64>,
+}
+
+/// An open invitation, with a hash instead of its secret token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberInviteRow {
+    pub hash: [u8; 32],
+    pub account: String,
+    /// Name of the organisation.
+    pub organisation: String,
+    /// The only address that the invitation is for.
+    pub email: String,
+    pub role: OrganisationRole,
+    pub invited_by: String,
+    pub created_at_ms: i64,
+    pub expires_at_ms: i64,
+}
+
+/// The result of a change to an organisation. All but `Done` changed nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub enum MemberOutcome {
+    Done,
+    /// There is no such organisation, person, member or open invitation.
+    NotFound,
+    /// The role of the person who acts does not allow it.
+    NotAllowed,
+    /// The organisation would have no owner.
+    LastOwner,
+    AlreadyMember,
+    LimitReached,
+    /// The invitation is for another address.
+    OtherAddress,
+}
+
+/// A new role of a member.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberChange<'a> {
+    pub account: &'a str,
+    pub person: &'a str,
+    /// `None` removes the member.
+    pub role: Option<OrganisationRole>,
+    /// The member who acts; `None` for an operator, who may do everything.
+    pub by: Option<&'a str>,
+    /// The member who gets the keys of a removed one; `None`: they are revoked.
+    pub keys_to: Option<&'a str>,
+}
+
+impl OrganisationRows<'_> {
+    /// Inserts the account of an organisation, with its first owner. `email` is a pseudonym.
+    pub fn insert(
+        &self,
+        (id, email, name): (&str, &str, &str),
+        owner: &str,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("insert an organisation", |transaction| {
+            if !is_person(transaction, owner)? {
+                return Ok(MemberOutcome::NotFound);
+            }
+            let owned: i64 = transaction.query_row(
+                "SELECT count(*) FROM membership WHERE person = ?1 AND role = 'owner'",
+                [owner],
+                first_column,
+            )?;
+            if owned >= MAX_OWNED {
+                return Ok(MemberOutcome::LimitReached);
+            }
+            transaction.execute(
+                "INSERT INTO account(id, email, organisation, admin, status, created_at_ms)
+                 VALUES(?1, ?2, ?3, 0, 'active', ?4)",
+                params![id, email, name, act.at_ms],
+            )?;
+            insert_member(transaction, id, owner, OrganisationRole::Owner, act.at_ms)?;
+            audit::append(transaction, act)?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Returns the organisations of a person, by their names.
+    pub fn memberships(&self, person: &str) -> Result<Vec<Membership>, StoreError> {
+        self.0.read("list a person's organisations", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT m.account, a.organisation, m.role FROM membership m
+                     JOIN account a ON a.id = m.account
+                     WHERE m.person = ?1 ORDER BY lower(a.organisation), m.account",
+                )?
+                .query_map([person], |row| {
+                    Ok(Membership {
+                        account: row.get(0)?,
+                        name: row.get(1)?,
+                        role: role_at(row, 2)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Returns the members of an organisation, by their addresses.
+    pub fn members(&self, account: &str) -> Result<Vec<Member>, StoreError> {
+        self.0.read("list an organisation's members", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT m.person, p.email, m.role, m.since_ms,
+                       (SELECT max(used_at_ms) FROM session WHERE account = m.person)
+                     FROM membership m JOIN account p ON p.id = m.person
+                     WHERE m.account = ?1 ORDER BY p.email",
+                )?
+                .query_map([account], |row| {
+                    Ok(Member {
+                        person: row.get(0)?,
+                        email: row.get(1)?,
+                        role: role_at(row, 2)?,
+                        since_ms: row.get(3)?,
+                        seen_at_ms: row.get(4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Adds a person to an organisation for an operator.
+    pub fn add(
+        &self,
+        account: &str,
+        person: &str,
+        role: OrganisationRole,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("add a member", |transaction| {
+            let is_there =
+                is_organisation(transaction, account)? && is_person(transaction, person)?;
+            if !is_there {
+                return Ok(MemberOutcome::NotFound);
+            }
+            if role_of(transaction, account, person)?.is_some() {
+                return Ok(MemberOutcome::AlreadyMember);
+            }
+            if is_full(transaction, account, act.at_ms)? {
+                return Ok(MemberOutcome::LimitReached);
+            }
+            insert_member(transaction, account, person, role, act.at_ms)?;
+            audit::append(transaction, act)?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Changes the role of a member, or removes one. Keys that the person may no longer use are
+    /// revoked, or handed over. `line` gets the roles.
+    pub(crate) fn change(
+        &self,
+        change: &MemberChange<'_>,
+        line: NewAuditLine,
+    ) -> Result<MemberOutcome, StoreError> {
+        let MemberChange {
+            account,
+            person,
+            role,
+            by,
+            keys_to,
+        } = *change;
+        self.0.write("change a member", |transaction| {
+            let Some(from) = role_of(transaction, account, person)? else {
+                return Ok(MemberOutcome::NotFound);
+            };
+            let leaves = by == Some(person) && role.is_none();
+            if let Some(by) = by.filter(|_| !leaves) {
+                let own = role_of(transaction, account, by)?;
+                if !own.is_some_and(|own| own.may_change(Some(from), role)) {
+                    return Ok(MemberOutcome::NotAllowed);
+                }
+            }
+            if from == OrganisationRole::Owner
+                && role != Some(OrganisationRole::Owner)
+                && owners(transaction, account)? == 1
+            {
+                return Ok(MemberOutcome::LastOwner);
+            }
+            match role {
+                Some(role) => transaction.execute(
+                    "UPDATE membership SET role = ?3 WHERE account = ?1 AND person = ?2",
+                    params![account, person, role.name()],
+                )?,
+                None => transaction.execute(
+                    "DELETE FROM membership WHERE account = ?1 AND person = ?2",
+                    [account, person],
+                )?,
+            };
+            if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
+                end_keys(transaction, account, person, keys_to, line.at_ms)?;
+            }
+            let line = NewAuditLine {
+                before: json!({"person": person, "role": from.name()}).to_string(),
+                after: json!({"person": person, "role": role.map(OrganisationRole::name),
+                    "keys_to": keys_to})
+                .to_string(),
+                ..line
+            };
+            audit::append(transaction, &line.as_entry())?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Stores an invitation, in place of an earlier one for the same address.
+    pub fn put_invite(
+        &self,
+        row: &MemberInviteRow,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("store an invitation to an organisation", |transaction| {
+            let own = role_of(transaction, &row.account, &row.invited_by)?;
+            if !own.is_some_and(|own| own.may_change(None, Some(row.role))) {
+                return Ok(MemberOutcome::NotAllowed);
+            }
+            let is_member: bool = transaction.query_row(
+                "SELECT EXISTS(SELECT 1 FROM membership m JOIN account p ON p.id = m.person
+                   WHERE m.account = ?1 AND p.email = ?2)",
+                [&row.account, &row.email],
+                first_column,
+            )?;
+            if is_member {
+                return Ok(MemberOutcome::AlreadyMember);
+            }
+            transaction.execute(
+                "DELETE FROM member_invite WHERE account = ?1 AND (email = ?2 OR expires_at_ms <= ?3)",
+                params![row.account, row.email, row.created_at_ms],
+            )?;
+            if is_full(transaction, &row.account, row.created_at_ms)? {
+                return Ok(MemberOutcome::LimitReached);
+            }
+            transaction.execute(
+                "INSERT INTO member_invite(hash, account, email, role, invited_by, created_at_ms, expires_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    row.hash,
+                    row.account,
+                    row.email,
+                    row.role.name(),
+                    row.invited_by,
+                    row.created_at_ms,
+                    row.expires_at_ms
+                ],
+            )?;
+            audit::append(transaction, act)?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Returns the open invitations of an organisation, by their addresses.
+    pub fn invites(&self, account: &str, now_ms: i64) -> Result<Vec<MemberInviteRow>, StoreError> {
+        self.0
+            .read("list an organisation's invitations", |connection| {
+                connection
+                    .prepare_cached(&format!(
+                        "SELECT i.hash, i.account, a.organisation, i.email, i.role, i.invited_by,
+                       i.created_at_ms, i.expires_at_ms
+                     FROM member_invite i JOIN account a ON a.id = i.account
+                     WHERE i.account = ?1 AND {IS_OPEN} ORDER BY i.email"
+                    ))?
+                    .query_map(params![account, now_ms], invite_row)?
+                    .collect()
+            })
+    }
+
+    /// Returns an open invitation.
+    pub fn invite(
+        &self,
+        hash: &[u8; 32],
+        now_ms: i64,
+    ) -> Result<Option<MemberInviteRow>, StoreError> {
+        self.0
+            .read("find an invitation to an organisation", |connection| {
+                find_invite(connection, hash, now_ms)
+            })
+    }
+
+    /// Revokes an invitation, found by its address.
+    pub fn revoke_invite(
+        &self,
+        account: &str,
+        email: &str,
+        by: &str,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0
+            .write("revoke an invitation to an organisation", |transaction| {
+                let own = role_of(transaction, account, by)?;
+                if !own.is_some_and(|own| own.may(MemberAction::ManageMembers)) {
+                    return Ok(MemberOutcome::NotAllowed);
+                }
+                let rows = transaction.execute(
+                    "DELETE FROM member_invite WHERE account = ?1 AND email = ?2",
+                    [account, email],
+                )?;
+                if rows == 0 {
+                    return Ok(MemberOutcome::NotFound);
+                }
+                audit::append(transaction, act)?;
+                Ok(MemberOutcome::Done)
+            })
+    }
+
+    /// Makes a person a member by an invitation, and uses it up.
+    pub(crate) fn join(
+        &self,
+        hash: &[u8; 32],
+        person: &str,
+        line: NewAuditLine,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("join an organisation", |transaction| {
+            let Some(invite) = find_invite(transaction, hash, line.at_ms)? else {
+                return Ok(MemberOutcome::NotFound);
+            };
+            let email: Option<String> = transaction
+                .query_row(
+                    "SELECT email FROM account WHERE id = ?1",
+                    [person],
+                    first_column,
+                )
+                .optional()?;
+            if email.as_ref() != Some(&invite.email) {
+                return Ok(MemberOutcome::OtherAddress);
+            }
+            transaction.execute("DELETE FROM member_invite WHERE hash = ?1", [hash])?;
+            if role_of(transaction, &invite.account, person)?.is_some() {
+                return Ok(MemberOutcome::AlreadyMember);
+            }
+            insert_member(
+                transaction,
+                &invite.account,
+                person,
+                invite.role,
+                line.at_ms,
+            )?;
+            let line = NewAuditLine {
+                after: json!({"person": person, "role": invite.role.name(),
+                    "invited_by": invite.invited_by})
+                .to_string(),
+                object: invite.account,
+                ..line
+            };
+            audit::append(transaction, &line.as_entry())?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Sets the account that a session shows: an organisation of its person, or with `None` the
+    /// person's own account. Returns false if the person is no member.
+    pub fn show(&self, session: &[u8; 32], account: Option<&str>) -> Result<bool, StoreError> {
+        self.0.write("set the account that a session shows", |transaction| {
+            let rows = transaction.execute(
+                "UPDATE session SET shown = ?2 WHERE hash = ?1 AND (?2 IS NULL OR EXISTS(
+                   SELECT 1 FROM membership m WHERE m.account = ?2 AND m.person = session.account))",
+                params![session, account],
+            )?;
+            Ok(rows == 1)
+        })
+    }
+}
+
+/// Returns whether an organisation would have no owner without the person.
+pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM membership it WHERE it.person = ?1 AND it.role = 'owner'
+           AND NOT EXISTS(SELECT 1 FROM membership other
+             WHERE other.account = it.account AND other.person <> ?1 AND other.role = 'owner'))",
+        [person],
+        first_column,
+    )
+}
+
+/// Ends the memberships and invitations of a deleted account: of a person, or of an organisation.
+pub(crate) fn end_memberships(
+    transaction: &Transaction<'_>,
+    account: &str,
+) -> rusqlite::Result<()> {
+    transaction.execute(
+        "DELETE FROM membership WHERE person = ?1 OR account = ?1",
+        [account],
+    )?;
+    transaction
+        .execute(
+            "DELETE FROM member_invite WHERE account = ?1 OR invited_by = ?1",
+            [account],
+        )
+        .map(drop)
+}
+
+pub(crate) fn role_of(
+    transaction: &Transaction<'_>,
+    account: &str,
+    person: &str,
+) -> rusqlite::Result<Option<OrganisationRole>> {
+    transaction
+        .query_row(
+            "SELECT role FROM membership WHERE account = ?1 AND person = ?2",
+            [account, person],
+            |row| role_at(row, 0),
+        )
+        .optional()
+}
+
+/// Reads a role from a column.
+pub(crate) fn role_at(row: &Row<'_>, column: usize) -> rusqlite::Result<OrganisationRole> {
+    let name: String = row.get(column)?;
+    // The table admits no other names. The least role is safe.
+    Ok(OrganisationRole::parse(&name).unwrap_or(OrganisationRole::Member))
+}
+
+fn is_person(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account
+           WHERE id = ?1 AND deleted_at_ms IS NULL AND organisation IS NULL)",
+        [id],
+        first_column,
+    )
+}
+
+fn is_organisation(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account
+           WHERE id = ?1 AND deleted_at_ms IS NULL AND organisation IS NOT NULL)",
+        [id],
+        first_column,
+    )
+}
+
+fn owners(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<i64> {
+    transaction.query_row(
+        "SELECT count(*) FROM membership WHERE account = ?1 AND role = 'owner'",
+        [account],
+        first_column,
+    )
+}
+
+fn is_full(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlite::Result<bool> {
+    let count: i64 = transaction.query_row(
+        &format!(
+            "SELECT (SELECT count(*) FROM membership WHERE account = ?1)
+               + (SELECT count(*) FROM member_invite i WHERE i.account = ?1 AND {IS_OPEN})"
+        ),
+        params![account, now_ms],
+        first_column,
+    )?;
+    Ok(count >= MAX_MEMBERS)
+}
+
+fn insert_member(
+    transaction: &Transaction<'_>,
+    account: &str,
+    person: &str,
+    role: OrganisationRole,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO membership(account, person, role, since_ms) VALUES(?1, ?2, ?3, ?4)";
+    transaction
+        .execute(sql, params![account, person, role.name(), now_ms])
+        .map(drop)
+}
+
+/// Revokes the keys of a member, or hands them over to `to`. The playground's are revoked: their
+/// session is not the other's.
+fn end_keys(
+    transaction: &Transaction<'_>,
+    account: &str,
+    person: &str,
+    to: Option<&str>,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    if let Some(to) = to {
+        transaction.execute(
+            "UPDATE api_key SET member = ?3 WHERE account = ?1 AND member = ?2
+             AND (settings = '' OR settings ->> '$.playground_session' IS NULL)",
+            [account, person, to],
+        )?;
+    }
+    transaction
+        .execute(
+            "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
+             WHERE account = ?1 AND member = ?2 AND status <> 'revoked'",
+            params![account, person, now_ms],
+        )
+        .map(drop)
+}
+
+fn find_invite(
+    connection: &rusqlite::Connection,
+    hash: &[u8; 32],
+    now_ms: i64,
+) -> rusqlite::Result<Option<MemberInviteRow>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT i.hash, i.account, a.organisation, i.email, i.role, i.invited_by,
+               i.created_at_ms, i.expires_at_ms
+             FROM member_invite i JOIN account a ON a.id = i.account
+             WHERE i.hash = ?1 AND {IS_OPEN}"
+        ))?
+        .query_row(params![hash, now_ms], invite_row)
+        .optional()
+}
+
+fn invite_row(row: &Row<'_>) -> rusqlite::Result<MemberInviteRow> {
+    Ok(MemberInviteRow {
+        hash: row.get(0)?,
+        account: row.get(1)?,
+        organisation: row.get(2)?,
+        email: row.get(3)?,
+        role: role_at(row, 4)?,
+        invited_by: row.get(5)?,
+        created_at_ms: row.get(6)?,
+        expires_at_ms: row.get(7)?,
+    })
+}

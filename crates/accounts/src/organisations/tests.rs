@@ -1,0 +1,599 @@
+//! Tests of organisations with a real file: members, invitations, sessions and keys.
+
+use super::*;
+use crate::db::AppDb;
+use crate::limits::{MAX_MEMBERS, MAX_OWNED};
+use crate::{
+    AccountError, Accounts, Actor, AuthError, CloseAccountOutcome, KeyHolder, KeySettings,
+    LinkPurpose, NewAccount, NewKey, session_id,
+};
+use credits::money::Micro;
+use tempfile::TempDir;
+
+const NOW: i64 = 1_800_000_000_000;
+const PASSWORD: &str = "a long password";
+
+/// An organisation with an owner, and people who are no members.
+struct World {
+    _folder: TempDir,
+    accounts: Accounts,
+    owner: String,
+    organisation: String,
+}
+
+fn world() -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let accounts = Accounts::open(folder.path()).unwrap();
+    let owner = open(&accounts, "owner@example.com");
+    let created = accounts
+        .with_actor(&by(&owner), NOW)
+        .create_organisation(" Acme ", &owner);
+    let organisation = created.unwrap().id;
+    World {
+        _folder: folder,
+        accounts,
+        owner,
+        organisation,
+    }
+}
+
+fn open(accounts: &Accounts, email: &str) -> String {
+    let new = NewAccount {
+        email,
+        password: None,
+        role: Role::Member,
+        trial: None,
+    };
+    accounts.create_account(&new, NOW).unwrap().id
+}
+
+fn by(person: &str) -> Actor {
+    Actor {
+        actor: person.to_owned(),
+        address: "192.0.2.1".to_owned(),
+    }
+}
+
+impl World {
+    /// Opens an account and makes its person a member.
+    fn member(&self, email: &str, role: OrganisationRole) -> String {
+        let person = open(&self.accounts, email);
+        let operator = by("uid 0");
+        let acting = self.accounts.with_actor(&operator, NOW);
+        acting
+            .add_member(&self.organisation, &person, role)
+            .unwrap();
+        person
+    }
+
+    /// Changes a member in the name of another one.
+    fn change(
+        &self,
+        actor: &str,
+        person: &str,
+        role: Option<OrganisationRole>,
+    ) -> Result<(), AccountError> {
+        let acting_by = by(actor);
+        self.accounts.with_actor(&acting_by, NOW).change_member(
+            MemberAuthority::Member,
+            &self.organisation,
+            person,
+            role,
+            None,
+        )
+    }
+
+    fn invite(
+        &self,
+        actor: &str,
+        email: &str,
+        role: OrganisationRole,
+    ) -> Result<String, AccountError> {
+        let acting_by = by(actor);
+        let acting = self.accounts.with_actor(&acting_by, NOW);
+        let new = acting.invite_member(&self.organisation, email, role)?;
+        Ok(new.token)
+    }
+
+    fn join(&self, person: &str, token: &str, now_ms: i64) -> Result<(), AccountError> {
+        let acting_by = by(person);
+        let acting = self.accounts.with_actor(&acting_by, now_ms);
+        acting.join_organisation(token)
+    }
+
+    fn roles(&self) -> Vec<(String, OrganisationRole)> {
+        let members = self.accounts.organisations();
+        let members = members.members(&self.organisation).unwrap().into_iter();
+        members.map(|member| (member.email, member.role)).collect()
+    }
+
+    fn key(&self, member: &str) -> Result<NewKey, AccountError> {
+        let holder = KeyHolder {
+            account: &self.organisation,
+            member: Some(member),
+        };
+        let settings = KeySettings::default();
+        self.accounts
+            .api_keys()
+            .create_key_of(holder, "laptop", &settings, NOW)
+    }
+
+    fn works(&self, key: &NewKey) -> bool {
+        match self.accounts.api_keys().authenticate(&key.key, NOW) {
+            Ok(principal) => *principal.account_id == *self.organisation,
+            Err(AuthError::BadKey) => false,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_person_of_before_signs_in_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = AppDb::create_old_version(folder.path(), 15);
+    let (token, key) = ("a".repeat(64), crate::generate_key().unwrap());
+    let password = crate::password::hash(PASSWORD).unwrap();
+    old.execute(
+        "INSERT INTO account(id, email, password, admin, status, created_at_ms)
+         VALUES('acct_1', 'a@example.com', ?1, 0, 'active', 1)",
+        [password],
+    )
+    .unwrap();
+    old.execute(
+        "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms)
+         VALUES('key_1', 'acct_1', 'laptop', ?1, 'gw', 'active', 1)",
+        [key.hash],
+    )
+    .unwrap();
+    old.execute(
+        "INSERT INTO session(hash, account, created_at_ms, used_at_ms, confirmed_at_ms, address, browser)
+         VALUES(?1, 'acct_1', ?2, ?2, ?2, '', '')",
+        rusqlite::params![hash_token(&token), NOW],
+    )
+    .unwrap();
+    drop(old);
+    let accounts = Accounts::open(folder.path()).unwrap();
+    let logins = accounts.logins();
+    let found = logins.check_password("a@example.com", PASSWORD).unwrap();
+    assert_eq!(found.unwrap().id, "acct_1");
+    let session = logins.find_session(&token, NOW + 1).unwrap().unwrap();
+    assert_eq!(session.account, session.person);
+    assert_eq!(
+        (&*session.account.id, session.role),
+        ("acct_1", OrganisationRole::Owner)
+    );
+    let principal = accounts.api_keys().authenticate(&key.text, NOW).unwrap();
+    assert_eq!(
+        (&*principal.account_id, &*principal.key_id),
+        ("acct_1", "key_1")
+    );
+    assert_eq!(accounts.organisations().memberships("acct_1").unwrap(), []);
+}
+
+#[test]
+fn an_invitation_works_once_and_for_its_address() {
+    let world = world();
+    let ann = open(&world.accounts, "ann@example.com");
+    let bob = open(&world.accounts, "bob@example.com");
+    let token = world.invite(&world.owner, " Ann@Example.com ", OrganisationRole::Admin);
+    let token = token.unwrap();
+    let open_invites = || {
+        let organisations = world.accounts.organisations();
+        organisations.invites(&world.organisation, NOW).unwrap()
+    };
+    let shown = &open_invites()[0];
+    assert_eq!(
+        (&*shown.email, &*shown.organisation),
+        ("ann@example.com", "Acme")
+    );
+    assert!(matches!(
+        world.join(&bob, &token, NOW),
+        Err(AccountError::OtherAddress)
+    ));
+    world.join(&ann, &token, NOW).unwrap();
+    assert!(matches!(
+        world.join(&ann, &token, NOW),
+        Err(AccountError::NoMember)
+    ));
+    assert!(open_invites().is_empty());
+    let expected = [
+        ("ann@example.com".to_owned(), OrganisationRole::Admin),
+        ("owner@example.com".to_owned(), OrganisationRole::Owner),
+    ];
+    assert_eq!(world.roles(), expected);
+    let again = world.invite(&world.owner, "ann@example.com", OrganisationRole::Member);
+    assert!(matches!(again, Err(AccountError::AlreadyMember)));
+}
+
+#[test]
+fn an_invitation_ends_in_time_and_with_the_rights_of_its_sender() {
+    let world = world();
+    let ann = open(&world.accounts, "ann@example.com");
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let is_open = |token: &str, now_ms| {
+        let found = world.accounts.organisations().invite(token, now_ms);
+        found.unwrap().is_some()
+    };
+    let token = world
+        .invite(&admin, "ann@example.com", OrganisationRole::Member)
+        .unwrap();
+    assert!(is_open(&token, NOW + MEMBER_INVITE_MS - 1));
+    assert!(!is_open(&token, NOW + MEMBER_INVITE_MS));
+    let late = world.join(&ann, &token, NOW + MEMBER_INVITE_MS);
+    assert!(matches!(late, Err(AccountError::NoMember)));
+
+    let newer = world
+        .invite(&admin, "ann@example.com", OrganisationRole::Member)
+        .unwrap();
+    assert!(!is_open(&token, NOW) && is_open(&newer, NOW), "replaced");
+    let id = world
+        .accounts
+        .organisations()
+        .invites(&world.organisation, NOW)
+        .unwrap()[0]
+        .id
+        .clone();
+    let owner = by(&world.owner);
+    let acting = world.accounts.with_actor(&owner, NOW);
+    acting
+        .revoke_member_invite(&world.organisation, &id)
+        .unwrap();
+    assert!(matches!(
+        world.join(&ann, &newer, NOW),
+        Err(AccountError::NoMember)
+    ));
+
+    for role in [Some(OrganisationRole::Member), None] {
+        let token = world
+            .invite(&admin, "ann@example.com", OrganisationRole::Member)
+            .unwrap();
+        world.change(&world.owner, &admin, role).unwrap();
+        assert!(!is_open(&token, NOW), "{role:?}");
+        assert!(matches!(
+            world.join(&ann, &token, NOW),
+            Err(AccountError::NoMember)
+        ));
+        let sent = world.invite(&admin, "x@example.com", OrganisationRole::Member);
+        assert!(matches!(sent, Err(AccountError::NotAllowed)));
+        if role.is_some() {
+            world
+                .change(&world.owner, &admin, Some(OrganisationRole::Admin))
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_role_decides_each_change_when_it_is_made() {
+    let world = world();
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let member = world.member("member@example.com", OrganisationRole::Member);
+    let billing = world.member("billing@example.com", OrganisationRole::Billing);
+    let refused = |actor: &str, person: &str, role| {
+        let changed = world.change(actor, person, role);
+        assert!(
+            matches!(changed, Err(AccountError::NotAllowed)),
+            "{changed:?}"
+        );
+    };
+    for actor in [&member, &billing] {
+        refused(actor, &admin, None);
+        refused(actor, actor, Some(OrganisationRole::Admin));
+        assert!(matches!(
+            world.invite(actor, "x@example.com", OrganisationRole::Member),
+            Err(AccountError::NotAllowed)
+        ));
+    }
+    refused(&admin, &world.owner, None);
+    refused(&admin, &world.owner, Some(OrganisationRole::Member));
+    refused(&admin, &member, Some(OrganisationRole::Owner));
+    refused(&admin, &admin, Some(OrganisationRole::Owner));
+    let owner = world.invite(&admin, "x@example.com", OrganisationRole::Owner);
+    assert!(matches!(owner, Err(AccountError::NotAllowed)));
+    let stranger = open(&world.accounts, "stranger@example.com");
+    refused(&stranger, &member, None);
+    refused(&stranger, &member, Some(OrganisationRole::Member));
+    world
+        .change(&admin, &member, Some(OrganisationRole::Billing))
+        .unwrap();
+    world.change(&billing, &billing, None).unwrap();
+    assert_eq!(world.roles().len(), 3);
+    assert!(matches!(
+        world.change(&world.owner, &stranger, None),
+        Err(AccountError::NoMember)
+    ));
+}
+
+#[test]
+fn an_organisation_keeps_an_owner() {
+    let world = world();
+    let other = world.member("other@example.com", OrganisationRole::Admin);
+    let operator = by("uid 0");
+    for role in [None, Some(OrganisationRole::Admin)] {
+        let own = world.change(&world.owner, &world.owner, role);
+        assert!(matches!(own, Err(AccountError::LastOwner)), "{own:?}");
+        let acting = world.accounts.with_actor(&operator, NOW);
+        let operators = acting.change_member(
+            MemberAuthority::Operator,
+            &world.organisation,
+            &world.owner,
+            role,
+            None,
+        );
+        assert!(matches!(operators, Err(AccountError::LastOwner)));
+    }
+    let delete = |person: &str| world.accounts.delete(&by(person), NOW).unwrap();
+    assert_eq!(delete(&world.owner), CloseAccountOutcome::LastOwner);
+    world
+        .change(&world.owner, &other, Some(OrganisationRole::Owner))
+        .unwrap();
+    let key = world.key(&world.owner).unwrap();
+    assert_eq!(delete(&world.owner), CloseAccountOutcome::Done);
+    assert!(!world.works(&key));
+    assert_eq!(
+        world.roles(),
+        [("other@example.com".to_owned(), OrganisationRole::Owner)]
+    );
+}
+
+#[test]
+fn keys_end_with_the_membership_or_are_handed_over() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let (mine, hers) = (world.key(&world.owner).unwrap(), world.key(&ann).unwrap());
+    let own = world
+        .accounts
+        .api_keys()
+        .create_key(&ann, "own", NOW)
+        .unwrap();
+    world
+        .change(&world.owner, &ann, Some(OrganisationRole::Admin))
+        .unwrap();
+    assert!(world.works(&hers));
+    for (role, may_have_keys) in [
+        (Some(OrganisationRole::Billing), false),
+        (Some(OrganisationRole::Member), true),
+    ] {
+        world.change(&world.owner, &ann, role).unwrap();
+        assert_eq!(world.key(&ann).is_ok(), may_have_keys);
+        assert!(!world.works(&hers), "revoked for good");
+    }
+    let session = world
+        .accounts
+        .logins()
+        .create_session(&ann, NOW)
+        .unwrap()
+        .token;
+    let holder = KeyHolder {
+        account: &world.organisation,
+        member: Some(&ann),
+    };
+    let five = Micro::new(5_000_000);
+    let keys = world.accounts.api_keys();
+    let played = keys
+        .create_playground_key(holder, &session, five, NOW)
+        .unwrap();
+    let kept = world.key(&ann).unwrap();
+    let operator = by("uid 0");
+    world
+        .accounts
+        .with_actor(&operator, NOW)
+        .change_member(
+            MemberAuthority::Operator,
+            &world.organisation,
+            &ann,
+            None,
+            Some(&world.owner),
+        )
+        .unwrap();
+    assert!(world.works(&kept) && world.works(&mine));
+    let (_, key) = keys
+        .key(Some(&world.organisation), &kept.key_id)
+        .unwrap()
+        .unwrap();
+    assert_eq!(key.member.as_ref(), Some(&world.owner));
+    assert!(keys.authenticate(&played.key, NOW).is_err());
+    assert!(matches!(world.key(&ann), Err(AccountError::NoAccount)));
+    assert!(
+        keys.authenticate(&own.key, NOW).is_ok(),
+        "her own account's"
+    );
+}
+
+#[test]
+fn a_playground_key_in_an_organisation_ends_with_its_session() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let logins = world.accounts.logins();
+    let key_of = |person: &str| {
+        let token = logins.create_session(person, NOW).unwrap().token;
+        let holder = KeyHolder {
+            account: &world.organisation,
+            member: Some(person),
+        };
+        let five = Micro::new(5_000_000);
+        let keys = world.accounts.api_keys();
+        let key = keys.create_playground_key(holder, &token, five, NOW);
+        (key.unwrap().key, token)
+    };
+    let ((hers, token), (mine, _)) = (key_of(&ann), key_of(&world.owner));
+    assert!(logins.end_own_session(&ann, &session_id(&token)).unwrap());
+    let works = |key: &str| world.accounts.api_keys().authenticate(key, NOW).is_ok();
+    assert_eq!((works(&hers), works(&mine)), (false, true));
+}
+
+#[test]
+fn a_session_shows_an_organisation_as_long_as_its_person_is_a_member() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let logins = world.accounts.logins();
+    let token = logins.create_session(&ann, NOW).unwrap().token;
+    let shown = || {
+        let session = logins.find_session(&token, NOW).unwrap().unwrap();
+        assert_eq!(session.person.id, ann);
+        (session.account.id, session.role)
+    };
+    let own = (ann.clone(), OrganisationRole::Owner);
+    assert_eq!(shown(), own);
+    assert!(
+        logins
+            .show_account(&token, Some(&world.organisation))
+            .unwrap()
+    );
+    assert_eq!(
+        shown(),
+        (world.organisation.clone(), OrganisationRole::Member)
+    );
+    world
+        .change(&world.owner, &ann, Some(OrganisationRole::Billing))
+        .unwrap();
+    assert_eq!(shown().1, OrganisationRole::Billing);
+    assert!(logins.show_account(&token, None).unwrap());
+    assert_eq!(shown(), own);
+    logins
+        .show_account(&token, Some(&world.organisation))
+        .unwrap();
+    world.change(&ann, &ann, None).unwrap();
+    assert_eq!(shown(), own);
+    for other in [&world.organisation, &world.owner, "acct_none"] {
+        assert!(
+            !logins.show_account(&token, Some(other)).unwrap(),
+            "{other}"
+        );
+    }
+    assert_eq!(shown(), own);
+}
+
+#[test]
+fn the_first_proof_of_a_mailbox_ends_what_a_stranger_made_in_an_organisation() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let (hers, owners) = (world.key(&ann).unwrap(), world.key(&world.owner).unwrap());
+    let links = world.accounts.one_time_links();
+    let link = links
+        .create_own_link(&ann, LinkPurpose::Reset, NOW)
+        .unwrap();
+    let set = links.set_password_by_link(&link.token, PASSWORD, None, "", NOW);
+    assert_eq!(set.unwrap().as_ref(), Some(&ann));
+    assert_eq!((world.works(&hers), world.works(&owners)), (false, true));
+    assert_eq!(world.roles().len(), 2, "the mailbox was invited");
+}
+
+#[test]
+fn nobody_signs_in_to_an_organisation() {
+    let world = world();
+    let id = &world.organisation;
+    let operator = by("uid 0");
+    let acting = world.accounts.with_actor(&operator, NOW);
+    let account = world.accounts.find(id).unwrap().unwrap();
+    assert_eq!((account.label(), account.role), ("Acme", Role::Member));
+    assert!(!acting.set_password(id, PASSWORD).unwrap());
+    let link = acting.create_one_time_link(id, LinkPurpose::Setup);
+    assert!(matches!(link, Err(AccountError::NoAccount)));
+    let raised = acting.set_role(id, Role::Admin).unwrap();
+    assert_eq!(raised, CloseAccountOutcome::NoAccount);
+    let logins = world.accounts.logins();
+    assert!(
+        logins
+            .check_password(&account.email, PASSWORD)
+            .unwrap()
+            .is_none()
+    );
+    let ann = open(&world.accounts, "ann@example.com");
+    let member = acting.add_member(&ann, &world.owner, OrganisationRole::Member);
+    assert!(
+        matches!(member, Err(AccountError::NoMember)),
+        "of a person's account"
+    );
+    let nested = acting.add_member(id, id, OrganisationRole::Member);
+    assert!(matches!(nested, Err(AccountError::NoMember)));
+}
+
+#[test]
+fn the_numbers_of_organisations_members_and_keys_are_limited() {
+    let world = world();
+    let owner = by(&world.owner);
+    let acting = world.accounts.with_actor(&owner, NOW);
+    for _ in 1..MAX_OWNED {
+        acting.create_organisation("Another", &world.owner).unwrap();
+    }
+    let one_more = acting.create_organisation("Another", &world.owner);
+    assert!(matches!(one_more, Err(AccountError::TooManyOrganisations)));
+    for bad in [
+        "",
+        " ",
+        "a\nb",
+        &"x".repeat(MAX_ORGANISATION_NAME_CHARS + 1),
+    ] {
+        let named = acting.create_organisation(bad, &world.owner);
+        assert!(
+            matches!(named, Err(AccountError::BadOrganisationName)),
+            "{bad:?}"
+        );
+    }
+    for _ in 0..crate::limits::MAX_LIVE_KEYS {
+        world.key(&world.owner).unwrap();
+    }
+    assert!(matches!(
+        world.key(&world.owner),
+        Err(AccountError::TooManyKeys)
+    ));
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    assert!(
+        world.key(&ann).is_ok(),
+        "each member has a limit of their own"
+    );
+
+    world.accounts.database().with_writer(|writer| {
+        let sql = "WITH RECURSIVE n(i) AS (VALUES(3) UNION ALL SELECT i + 1 FROM n WHERE i < ?2 - 1)
+                   INSERT INTO member_invite SELECT randomblob(32), ?1, i || '@x.example', 'member', ?3, 1, ?4 FROM n";
+        let (id, owner) = (&world.organisation, &world.owner);
+        let ends = NOW + 1;
+        writer.execute(sql, rusqlite::params![id, MAX_MEMBERS, owner, ends]).unwrap();
+    });
+    world
+        .invite(&world.owner, "last@example.com", OrganisationRole::Member)
+        .unwrap();
+    let full = world.invite(&world.owner, "more@example.com", OrganisationRole::Member);
+    assert!(matches!(full, Err(AccountError::TooManyMembers)));
+    let bob = open(&world.accounts, "bob@example.com");
+    let added = acting.add_member(&world.organisation, &bob, OrganisationRole::Member);
+    assert!(matches!(added, Err(AccountError::TooManyMembers)));
+    let later = world.accounts.with_actor(&owner, NOW + 1);
+    later
+        .add_member(&world.organisation, &bob, OrganisationRole::Member)
+        .unwrap();
+}
+
+#[test]
+fn the_audit_log_has_each_change_with_its_actor() {
+    let world = world();
+    let ann = open(&world.accounts, "ann@example.com");
+    let token = world
+        .invite(&world.owner, "ann@example.com", OrganisationRole::Member)
+        .unwrap();
+    world.join(&ann, &token, NOW).unwrap();
+    world
+        .change(&world.owner, &ann, Some(OrganisationRole::Admin))
+        .unwrap();
+    world.change(&ann, &ann, None).unwrap();
+    assert!(world.change(&ann, &world.owner, None).is_err());
+    let log = world.accounts.audit_log();
+    let lines = log.rows(None, 10).unwrap();
+    let acts: Vec<_> = lines
+        .iter()
+        .rev()
+        .map(|line| (&*line.act, &*line.actor))
+        .collect();
+    let expected = [
+        ("organisation.create", &*world.owner),
+        ("organisation.invite", &*world.owner),
+        ("organisation.join", &*ann),
+        ("organisation.role", &*world.owner),
+        ("organisation.remove", &*ann),
+    ];
+    assert_eq!(acts, expected);
+    assert!(lines.iter().all(|line| line.object == world.organisation));
+    assert!(lines.iter().all(|line| !line.after.contains(&token)));
+    assert!(log.verify().unwrap().findings.is_empty());
+}

@@ -1,0 +1,618 @@
+//! Serves the pages of organisations: create one, its members and invitations, the choice of the
+//! account that the pages show, and the page that an invitation opens.
+//!
+//! The rules are in `accounts/src/membership.rs`, which each change checks. This file must not
+//! decide what a role may do.
+
+use super::blocking::run_blocking;
+use super::display::{Credits, Timestamp};
+use super::error::PageError;
+use super::form::{self, FormStop};
+use super::page::{Frame, html};
+use super::session::{CurrentUser, OptionalUser, SignedForm};
+use super::state::SidecarState;
+use super::throttle::{AttemptLimit, ThrottleKey};
+use crate::billing::usage::{UsageQuery, UsageSpan};
+use crate::shared_credit::wait_until_published;
+use accounts::{
+    AccountError, Actor, MAX_ORGANISATION_NAME_CHARS, Member, MemberAction, MemberAuthority,
+    MemberInvite, Membership, OrganisationRole, complete_sign_ups,
+};
+use askama::Template;
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use base::clock::{month_number, month_start_ms, now_ms};
+use credits::limits::day_number;
+use credits::money::Micro;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const ORGANISATION_PATH: &str = "/dashboard/organisation";
+const SWITCH_PATH: &str = "/dashboard/switch";
+
+/// Paths that do not exist on a gateway without organisations.
+const PATHS: [&str; 3] = [ORGANISATION_PATH, SWITCH_PATH, "/dashboard/join"];
+
+/// Maximum number of keys whose spending a page adds up. With more, it shows no sums.
+const MAX_KEYS: u32 = 10_000;
+
+/// Limit of invitations that an organisation sends.
+const INVITATIONS: AttemptLimit = AttemptLimit {
+    count: 100,
+    window_ms: 3_600_000,
+};
+
+pub fn routes() -> Router<Arc<SidecarState>> {
+    Router::new()
+        .route("/dashboard/organisation", get(show).post(create))
+        .route("/dashboard/organisation/invites", post(invite))
+        .route(
+            "/dashboard/organisation/invites/{id}/revoke",
+            post(revoke_invite),
+        )
+        .route(
+            "/dashboard/organisation/members/{id}/role",
+            post(change_role),
+        )
+        .route(
+            "/dashboard/organisation/members/{id}/remove",
+            get(confirm_remove).post(remove),
+        )
+        .route("/dashboard/switch", get(show_accounts).post(switch))
+        .route("/dashboard/join/{token}", get(show_invite).post(join))
+}
+
+/// Middleware in front of all pages: without organisations, theirs do not exist.
+pub async fn hide(State(app): State<Arc<SidecarState>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_below = |start: &&str| {
+        let rest = path.strip_prefix(*start);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if !app.settings.load().organisations && PATHS.iter().any(|start| is_below(&start)) {
+        return PageError::NotFound.into_response();
+    }
+    next.run(request).await
+}
+
+/// The page of a person's own account: it creates organisations.
+#[derive(Template)]
+#[template(path = "organisation_new.html")]
+struct NewPage {
+    frame: Frame,
+    csrf: String,
+    name: String,
+    fault: Option<String>,
+    max_chars: usize,
+    memberships: Vec<Membership>,
+}
+
+/// The page of an organisation.
+#[derive(Template)]
+#[template(path = "organisation.html")]
+struct OrganisationPage {
+    frame: Frame,
+    csrf: String,
+    name: String,
+    members: Vec<MemberView>,
+    invites: Vec<InviteView>,
+    /// Roles that the reader may give to an invited person.
+    roles: Vec<OrganisationRole>,
+    email: String,
+    fault: Option<String>,
+    /// Link of an invitation that was just made, its address and its end.
+    new_link: Option<(String, String, Timestamp)>,
+}
+
+struct MemberView {
+    id: String,
+    email: String,
+    role: OrganisationRole,
+    is_self: bool,
+    since: Timestamp,
+    seen: Option<Timestamp>,
+    /// In this month (UTC); `None` if the reader may not see it.
+    spent: Option<Credits>,
+    /// Roles that the reader may give.
+    roles: Vec<OrganisationRole>,
+    may_remove: bool,
+}
+
+struct InviteView {
+    id: String,
+    email: String,
+    role: OrganisationRole,
+    expires: Timestamp,
+}
+
+#[derive(Template)]
+#[template(path = "member_remove.html")]
+struct RemovePage {
+    frame: Frame,
+    csrf: String,
+    id: String,
+    email: String,
+    is_self: bool,
+    fault: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "switch.html")]
+struct SwitchPage {
+    frame: Frame,
+    csrf: String,
+    /// Id of the account that is shown.
+    shown: String,
+    own: String,
+    memberships: Vec<Membership>,
+}
+
+#[derive(Template)]
+#[template(path = "join.html")]
+struct JoinPage {
+    frame: Frame,
+    csrf: String,
+    /// `None` if it is not open.
+    invite: Option<MemberInvite>,
+    /// Address of the reader; empty for a visitor.
+    reader: String,
+    fault: Option<String>,
+}
+
+fn memberships(app: &SidecarState, user: &CurrentUser) -> Result<Vec<Membership>, PageError> {
+    Ok(app.accounts.organisations().memberships(&user.person.id)?)
+}
+
+fn new_page(app: &SidecarState, user: &CurrentUser) -> Result<NewPage, PageError> {
+    Ok(NewPage {
+        frame: Frame::new("Organisation", user),
+        csrf: user.csrf.clone(),
+        name: String::new(),
+        fault: None,
+        max_chars: MAX_ORGANISATION_NAME_CHARS,
+        memberships: memberships(app, user)?,
+    })
+}
+
+/// Returns the name of the organisation that is shown; not found in a person's own account.
+fn shown_name(user: &CurrentUser) -> Result<String, PageError> {
+    user.account.organisation.clone().ok_or(PageError::NotFound)
+}
+
+fn page(app: &SidecarState, user: &CurrentUser) -> Result<OrganisationPage, PageError> {
+    let name = shown_name(user)?;
+    let organisations = app.accounts.organisations();
+    let members = organisations.members(&user.account.id)?;
+    let spent = match user.role.may(MemberAction::SeeUsage) {
+        true => spent_by_member(app, &user.account.id)?,
+        false => None,
+    };
+    let invites = match user.role.may(MemberAction::ManageMembers) {
+        true => organisations.invites(&user.account.id, now_ms())?,
+        false => Vec::new(),
+    };
+    Ok(OrganisationPage {
+        frame: Frame::new("Organisation", user).with_index_lag(app.billing.pages().index_lag()),
+        csrf: user.csrf.clone(),
+        name,
+        members: members
+            .into_iter()
+            .map(|member| member_view(user, member, spent.as_ref()))
+            .collect(),
+        invites: invites
+            .into_iter()
+            .map(|invite| InviteView {
+                id: invite.id,
+                email: invite.email,
+                role: invite.role,
+                expires: Timestamp(invite.expires_at_ms),
+            })
+            .collect(),
+        roles: roles_for(user, None),
+        email: String::new(),
+        fault: None,
+        new_link: None,
+    })
+}
+
+/// Returns the roles that the reader may give to a person with the role `from`.
+fn roles_for(user: &CurrentUser, from: Option<OrganisationRole>) -> Vec<OrganisationRole> {
+    let all = OrganisationRole::ALL.into_iter();
+    all.filter(|to| user.role.may_change(from, Some(*to)))
+        .collect()
+}
+
+fn member_view(
+    user: &CurrentUser,
+    member: Member,
+    spent: Option<&HashMap<String, Micro>>,
+) -> MemberView {
+    let is_self = member.person == user.person.id;
+    MemberView {
+        is_self,
+        since: Timestamp(member.since_ms),
+        seen: member.seen_at_ms.map(Timestamp),
+        spent: spent
+            .map(|spent| Credits(spent.get(&member.person).copied().unwrap_or(Micro::ZERO))),
+        roles: roles_for(user, Some(member.role)),
+        may_remove: is_self || user.role.may_change(Some(member.role), None),
+        id: member.person,
+        email: member.email,
+        role: member.role,
+    }
+}
+
+/// Adds up what each member (by id) has spent in this month (UTC) with the keys that are theirs.
+/// `None`: there are too many keys.
+fn spent_by_member(
+    app: &SidecarState,
+    account: &str,
+) -> Result<Option<HashMap<String, Micro>>, PageError> {
+    let now_ms = now_ms();
+    let month_ms = month_start_ms(month_number(now_ms)).unwrap_or_default();
+    let first = day_number(month_ms);
+    let query = UsageQuery {
+        by_key: true,
+        ..UsageQuery::new(UsageSpan::Days(first, day_number(now_ms) + 1))
+    };
+    let rows = app
+        .billing
+        .reports()
+        .usage(account, &query, None, MAX_KEYS + 1)?;
+    if rows.len() > MAX_KEYS as usize {
+        return Ok(None);
+    }
+    let mut spent = HashMap::new();
+    for row in rows {
+        let key = app.accounts.api_keys().key(Some(account), &row.key_id)?;
+        if let Some(member) = key.and_then(|(_, key)| key.member) {
+            let sum = spent.entry(member).or_insert(Micro::ZERO);
+            *sum = sum.plus(row.sum.credits);
+        }
+    }
+    Ok(Some(spent))
+}
+
+async fn show(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+) -> Result<Response, PageError> {
+    match user.account.organisation {
+        Some(_) => Ok(html(StatusCode::OK, &page(&app, &user)?)),
+        None => Ok(html(StatusCode::OK, &new_page(&app, &user)?)),
+    }
+}
+
+fn actor(form: &SignedForm) -> Actor {
+    Actor {
+        actor: form.user.person.id.clone(),
+        address: form.address.to_canonical().to_string(),
+    }
+}
+
+/// Returns the stop for an error of a change: a refusal is shown on the form's page.
+fn stop(error: AccountError) -> FormStop {
+    let status = match error {
+        AccountError::NotAllowed | AccountError::OtherAddress => StatusCode::FORBIDDEN,
+        AccountError::LastOwner
+        | AccountError::AlreadyMember
+        | AccountError::TooManyMembers
+        | AccountError::TooManyOrganisations => StatusCode::CONFLICT,
+        AccountError::BadEmail | AccountError::BadOrganisationName => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
+        AccountError::NoMember => return FormStop::Error(PageError::NotFound),
+        other => return FormStop::Error(other.into()),
+    };
+    let text = error.to_string();
+    let mut chars = text.chars();
+    let first = chars.next().into_iter().flat_map(char::to_uppercase);
+    FormStop::Fault(
+        status,
+        format!("{}.", first.chain(chars).collect::<String>()),
+    )
+}
+
+async fn create(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = create_organisation(&app, &form).await;
+    form::respond(outcome, |fault| {
+        Ok(NewPage {
+            name: form.field("name").to_owned(),
+            fault: Some(fault),
+            ..new_page(&app, &form.user)?
+        })
+    })
+}
+
+async fn create_organisation(app: &SidecarState, form: &SignedForm) -> Result<Response, FormStop> {
+    if form.user.account.organisation.is_some() {
+        return Err(PageError::NotFound.into());
+    }
+    let (accounts, billing, by) = (app.accounts.clone(), app.billing.clone(), actor(form));
+    let (name, token) = (form.field("name").to_owned(), form.user.token.clone());
+    let work = move || {
+        let now_ms = now_ms();
+        let created = accounts
+            .with_actor(&by, now_ms)
+            .create_organisation(&name, &by.actor)?;
+        complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
+        accounts.logins().show_account(&token, Some(&created.id))?;
+        Ok::<_, AccountError>(())
+    };
+    run_blocking(work).await?.map_err(stop)?;
+    Ok(Redirect::to(ORGANISATION_PATH).into_response())
+}
+
+async fn invite(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = invite_member(&app, &form).await;
+    form::respond(outcome, |fault| {
+        Ok(OrganisationPage {
+            email: form.field("email").to_owned(),
+            fault: Some(fault),
+            ..page(&app, &form.user)?
+        })
+    })
+}
+
+/// Makes an invitation. The response is the page itself instead of a redirect, because the link
+/// cannot be read again later.
+async fn invite_member(app: &SidecarState, form: &SignedForm) -> Result<Response, FormStop> {
+    shown_name(&form.user)?;
+    form.user.require(MemberAction::ManageMembers)?;
+    let account = form.user.account.id.clone();
+    let role = typed_role(form)?;
+    let key = ThrottleKey::AccountInviting(account.clone());
+    if let Err(seconds) = app.throttle.try_acquire(&key, INVITATIONS, now_ms()) {
+        let fault = format!("Too many invitations. Try again in {seconds} s.");
+        return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+    }
+    let (accounts, by, email) = (
+        app.accounts.clone(),
+        actor(form),
+        form.field("email").to_owned(),
+    );
+    let work = move || {
+        accounts
+            .with_actor(&by, now_ms())
+            .invite_member(&account, &email, role)
+    };
+    let new = run_blocking(work).await?.map_err(stop)?;
+    let link = new.url(&form.user.site);
+    let page = OrganisationPage {
+        new_link: Some((
+            link,
+            form.field("email").trim().to_owned(),
+            Timestamp(new.expires_at_ms),
+        )),
+        ..page(app, &form.user)?
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+fn typed_role(form: &SignedForm) -> Result<OrganisationRole, FormStop> {
+    OrganisationRole::parse(form.field("role"))
+        .ok_or_else(|| FormStop::invalid("Choose a role from the list."))
+}
+
+async fn revoke_invite(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = async {
+        shown_name(&form.user)?;
+        form.user.require(MemberAction::ManageMembers)?;
+        let (accounts, by) = (app.accounts.clone(), actor(&form));
+        let account = form.user.account.id.clone();
+        let work = move || {
+            accounts
+                .with_actor(&by, now_ms())
+                .revoke_member_invite(&account, &id)
+        };
+        run_blocking(work).await?.map_err(stop)?;
+        Ok(Redirect::to(ORGANISATION_PATH).into_response())
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(OrganisationPage {
+            fault: Some(fault),
+            ..page(&app, &form.user)?
+        })
+    })
+}
+
+async fn change_role(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = async {
+        find_member(&app, &form.user, &id)?;
+        let role = typed_role(&form)?;
+        change(&app, &form, id, Some(role), None).await
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(OrganisationPage {
+            fault: Some(fault),
+            ..page(&app, &form.user)?
+        })
+    })
+}
+
+fn find_member(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<Member, PageError> {
+    shown_name(user)?;
+    let members = app.accounts.organisations().members(&user.account.id)?;
+    let found = members.into_iter().find(|member| member.person == id);
+    let found = found.ok_or(PageError::NotFound)?;
+    match id == user.person.id || user.role.may(MemberAction::ManageMembers) {
+        true => Ok(found),
+        false => Err(PageError::RoleForbids),
+    }
+}
+
+/// Changes a member, and waits until the edges know of the keys that end with it.
+async fn change(
+    app: &SidecarState,
+    form: &SignedForm,
+    person: String,
+    role: Option<OrganisationRole>,
+    keys_to: Option<String>,
+) -> Result<Response, FormStop> {
+    let (accounts, by) = (app.accounts.clone(), actor(form));
+    let account = form.user.account.id.clone();
+    let left = person == form.user.person.id && role.is_none();
+    let work = move || {
+        let keys = accounts.api_keys().live_of_member(&account, &person)?;
+        let acting = accounts.with_actor(&by, now_ms());
+        let (authority, keys_to) = (MemberAuthority::Member, keys_to.as_deref());
+        acting.change_member(authority, &account, &person, role, keys_to)?;
+        // If the store does not answer for one key, it does not for the others either.
+        let _ = keys.iter().all(|key| wait_until_published(&accounts, key));
+        Ok::<_, AccountError>(())
+    };
+    run_blocking(work).await?.map_err(stop)?;
+    let to = if left { SWITCH_PATH } else { ORGANISATION_PATH };
+    Ok(Redirect::to(to).into_response())
+}
+
+fn remove_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<RemovePage, PageError> {
+    let member = find_member(app, user, id)?;
+    Ok(RemovePage {
+        frame: Frame::new("Organisation", user),
+        csrf: user.csrf.clone(),
+        is_self: member.person == user.person.id,
+        id: member.person,
+        email: member.email,
+        fault: None,
+    })
+}
+
+async fn confirm_remove(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    Ok(html(StatusCode::OK, &remove_page(&app, &user, &id)?))
+}
+
+async fn remove(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = async {
+        let page = remove_page(&app, &form.user, &id)?;
+        if !form.is_confirmed() {
+            return Ok(html(StatusCode::OK, &page));
+        }
+        // Who leaves cannot take the keys along.
+        let takes_keys = form.field("keys") == "take" && !page.is_self;
+        let keys_to = takes_keys.then(|| form.user.person.id.clone());
+        change(&app, &form, id.clone(), None, keys_to).await
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(RemovePage {
+            fault: Some(fault),
+            ..remove_page(&app, &form.user, &id)?
+        })
+    })
+}
+
+async fn show_accounts(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+) -> Result<Response, PageError> {
+    let page = SwitchPage {
+        frame: Frame::new("Switch account", &user),
+        csrf: user.csrf.clone(),
+        memberships: memberships(&app, &user)?,
+        shown: user.account.id.clone(),
+        own: user.person.email.clone(),
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+/// Shows another account from the next page on: the own one if the form names none.
+async fn switch(
+    State(app): State<Arc<SidecarState>>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let (accounts, token) = (app.accounts.clone(), form.user.token.clone());
+    let account = form.field("account").to_owned();
+    let work = move || {
+        let account = (!account.is_empty()).then_some(&*account);
+        accounts.logins().show_account(&token, account)
+    };
+    match run_blocking(work).await?? {
+        true => Ok(Redirect::to("/dashboard").into_response()),
+        false => Err(PageError::NotFound),
+    }
+}
+
+fn join_page(
+    app: &SidecarState,
+    user: Option<&CurrentUser>,
+    token: &str,
+) -> Result<JoinPage, PageError> {
+    Ok(JoinPage {
+        frame: Frame::for_anyone("Invitation", user),
+        csrf: user.map_or_else(String::new, |user| user.csrf.clone()),
+        invite: app.accounts.organisations().invite(token, now_ms())?,
+        reader: user.map_or_else(String::new, |user| user.person.email.clone()),
+        fault: None,
+    })
+}
+
+async fn show_invite(
+    State(app): State<Arc<SidecarState>>,
+    OptionalUser(user): OptionalUser,
+    Path(token): Path<String>,
+) -> Result<Response, PageError> {
+    let page = join_page(&app, user.as_ref(), &token)?;
+    let status = match page.invite {
+        Some(_) => StatusCode::OK,
+        None => StatusCode::GONE,
+    };
+    Ok(html(status, &page))
+}
+
+async fn join(
+    State(app): State<Arc<SidecarState>>,
+    Path(token): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = async {
+        let Some(invite) = app.accounts.organisations().invite(&token, now_ms())? else {
+            let page = join_page(&app, Some(&form.user), &token)?;
+            return Ok(html(StatusCode::GONE, &page));
+        };
+        let (accounts, by) = (app.accounts.clone(), actor(&form));
+        let (token, session) = (token.clone(), form.user.token.clone());
+        let work = move || {
+            accounts
+                .with_actor(&by, now_ms())
+                .join_organisation(&token)?;
+            accounts
+                .logins()
+                .show_account(&session, Some(&invite.account))?;
+            Ok::<_, AccountError>(())
+        };
+        run_blocking(work).await?.map_err(stop)?;
+        Ok(Redirect::to("/dashboard").into_response())
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(JoinPage {
+            fault: Some(fault),
+            ..join_page(&app, Some(&form.user), &token)?
+        })
+    })
+}
