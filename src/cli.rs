@@ -14,6 +14,7 @@ mod failure;
 mod home;
 mod ledger;
 mod models;
+mod organisation;
 mod payments;
 mod progress;
 mod reindex;
@@ -38,6 +39,7 @@ use edge::EdgeCommand;
 use home::open_home;
 use ledger::LedgerCommand;
 use models::ModelsCommand;
+use organisation::OrganisationCommand;
 use payments::PaymentsCommand;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -122,6 +124,9 @@ enum Command {
     /// Manage API keys.
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Manage organisations, whose account several people share.
+    #[command(subcommand)]
+    Org(OrganisationCommand),
     /// Audit, export and correct the ledger, and make backups.
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -235,6 +240,7 @@ fn default_config(command: &Command) -> PathBuf {
         command,
         Command::Account(_)
             | Command::Key(_)
+            | Command::Org(_)
             | Command::Ledger(_)
             | Command::Payments(_)
             | Command::Codes(_)
@@ -321,6 +327,9 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Key(command) => with_store(&config::load_for_command(&file)?, json, |context| {
             account::run_key(command, context)
+        })?,
+        Command::Org(command) => with_store(&config::load_for_command(&file)?, json, |context| {
+            organisation::run(command, context)
         })?,
         Command::Codes(command) => {
             with_store(&config::load_for_command(&file)?, json, |context| {

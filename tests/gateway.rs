@@ -162,6 +162,8 @@ mod open_pages;
 mod operating;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
+#[path = "gateway/organisations.rs"]
+mod organisations;
 #[path = "gateway/overload.rs"]
 mod overload;
 #[path = "gateway/overrun.rs"]

@@ -1,0 +1,97 @@
+//! Tests an organisation from end to end: the command line makes it, its members' keys spend one
+//! balance, and a member who is removed loses the keys while running requests are finished.
+
+use crate::account::{Account, micro};
+use crate::client::Request;
+use crate::surface::Messages;
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::json;
+
+impl World {
+    /// Creates a key on the dashboard, in the account that the session shows.
+    fn key_on_dashboard(&self, cookie: &str, token: &str) -> String {
+        let fields = format!("csrf={token}&name=laptop");
+        let form = Request::form("/dashboard/keys", &fields).header("cookie", cookie);
+        let made = self.ask(&form);
+        assert_eq!(made.status, 303, "{}", made.text());
+        let page = made.header("location").unwrap().to_owned();
+        let page = self
+            .ask(&Request::get(&page).header("cookie", cookie))
+            .text();
+        let (_, key) = page.split_once("data-testid=\"new-key\">").unwrap();
+        key.split_once('<').unwrap().0.to_owned()
+    }
+}
+
+#[test]
+fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
+    let world = Plan::default()
+        .edit("signup:", "organisations: true\nsignup:")
+        .start();
+    let owner = world.account();
+    let (status, cookie) = world.sign_up("ann@example.test", "");
+    assert_eq!(status, 303);
+    let made = world.json(&["org", "create", "Acme", "--owner", &owner.email]);
+    let id = made["account_id"].as_str().unwrap().to_owned();
+    assert_eq!(
+        micro(&world.json(&["account", "show", &id])["balance"]),
+        0,
+        "no trial"
+    );
+    world.json(&["account", "grant", &id, "5", "--ref", "funds"]);
+    let added = world.json(&["org", "member", "add", &id, "ann@example.test"]);
+    assert_eq!(added["members"][0]["role"], "member", "{added}");
+
+    let token = world.form_token(&cookie);
+    let fields = format!("csrf={token}&account={id}");
+    let switch = Request::form("/dashboard/switch", &fields).header("cookie", &cookie);
+    assert_eq!(world.ask(&switch).status, 303);
+    let key = world.key_on_dashboard(&cookie, &token);
+    let company = Account {
+        id,
+        email: String::new(),
+        key,
+        key_id: String::new(),
+    };
+    assert_eq!(world.standing(&company).balance, 5_000_000);
+    let usage = world.ask(&Request::get("/v1/usage").bearer(&company.key));
+    assert_eq!(usage.json()["total"]["responses"], 0, "{}", usage.text());
+    let keys = world.json(&["key", "list", "--account", &company.id]);
+    assert_eq!(
+        keys[0]["member"], added["members"][0]["account_id"],
+        "{keys}"
+    );
+    let mut connection = world.connect();
+    let request = Messages.stream(&company.key, "events=10 hold=5 input=100 output=50");
+    connection.send(&request.bytes());
+    let mut answer = connection.begin();
+    let removed = world.json(&["org", "member", "remove", &company.id, "ann@example.test"]);
+    assert_eq!(removed["members"].as_array().unwrap().len(), 1, "{removed}");
+    let ask = || world.ask(&Messages.whole(&company.key, "")).status;
+    wait_for("the key to be refused", SOON, || {
+        (ask() == 401).then_some(())
+    });
+    assert!(answer.end().is_none(), "the stream was to outlast this");
+    world.vendor.release();
+    connection.finish(&mut answer);
+    assert!(Messages.is_complete(&answer));
+    wait_for("the debit", SOON, || world.endings(&company).pop());
+    let spent: i64 = world
+        .endings(&company)
+        .iter()
+        .map(|row| micro(&row["credits"]))
+        .sum();
+    assert_eq!(world.shown(&company).balance, 5_000_000 - spent);
+    assert!(spent >= Messages.cost(100, 50));
+
+    let overview = Request::get("/dashboard/keys").header("cookie", &cookie);
+    assert!(
+        !world.ask(&overview).text().contains("laptop"),
+        "her own account"
+    );
+    let last = world.command(&["org", "member", "remove", &company.id, &owner.email]);
+    assert!(!last.status.success());
+    let shown = world.json(&["org", "list"]);
+    assert_eq!(shown["organisations"][0]["name"], json!("Acme"));
+    world.close();
+}
