@@ -14,6 +14,7 @@ use base::clock::now_ms;
 use base::failpoint::{self, Point};
 use config::PaymentSettings;
 use credits::money::Micro;
+use ledger::StoreError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -98,15 +99,19 @@ impl Payments {
             })
             .await?;
         failpoint::hit(Point::CheckoutCreated);
-        let url = checkout.url.clone().unwrap_or_default();
-        let (id, session, address) = (order.id.clone(), checkout.id.clone(), url.clone());
-        let stored = self
-            .run(move |payments| {
-                let rows = payments.accounts.database().payments();
-                rows.open_checkout(&id, &session, &address)
-            })
-            .await;
-        if !matches!(stored, Ok(true)) || url.is_empty() {
+        let (id, session) = (order.id.clone(), checkout.id.clone());
+        let stored = match checkout.url.clone() {
+            Some(url) => {
+                self.run(move |payments| {
+                    let rows = payments.accounts.database().payments();
+                    let is_open = rows.open_checkout(&id, &session, &url)?;
+                    Ok::<_, StoreError>(is_open.then_some(url))
+                })
+                .await
+            }
+            None => Err(ProviderError::no_page().into()),
+        };
+        let Ok(Some(url)) = stored else {
             if let Err(error) = provider.expire_checkout(&checkout.id).await {
                 log::warn!(
                     "cannot expire the checkout of order {}: {error}; nobody knows its address",
@@ -116,7 +121,7 @@ impl Payments {
             stored?;
             let message = format!("order {} has ended while its checkout was made", order.id);
             return Err(PaymentError::Internal(message));
-        }
+        };
         Ok(OrderRow {
             state: OrderState::Open,
             checkout: Some(checkout.id),

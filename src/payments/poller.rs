@@ -8,7 +8,7 @@
 use super::auto_topup;
 use super::checkout::{CHECKOUT_MS, order_title};
 use super::error::PaymentError;
-use super::provider::{CheckoutRequest, ProviderError};
+use super::provider::{Checkout, CheckoutRequest, ProviderError};
 use super::service::Payments;
 use accounts::db::payments::{OrderRow, OrderState};
 use base::clock::now_ms;
@@ -146,13 +146,18 @@ impl Payments {
         let answered = match &order.checkout {
             None if order.method.is_some() => return self.resume_charge(&order, now_ms).await,
             Some(checkout) => provider.checkout(checkout).await.map(Some),
-            None => self.expire_unknown(&order).await.map(|()| None),
+            None => self.expire_unknown(&order).await,
         };
         match answered {
             Ok(Some(found)) => {
-                self.run(move |payments| match order.method {
-                    Some(_) => payments.apply_charge(&order, &found, &*provider, now_ms),
-                    None => payments.apply_checkout(&order.id, &found, &*provider, now_ms),
+                self.run(move |payments| {
+                    if order.checkout.is_none() {
+                        payments.rows().open_checkout(&order.id, &found.id, "")?;
+                    }
+                    match order.method {
+                        Some(_) => payments.apply_charge(&order, &found, &*provider, now_ms),
+                        None => payments.apply_checkout(&order.id, &found, &*provider, now_ms),
+                    }
                 })
                 .await
             }
@@ -168,11 +173,12 @@ impl Payments {
         }
     }
 
-    /// Expires the checkout of an order that has none stored, because of a crash. The provider
-    /// returns the checkout that it created, because the request is the same.
-    async fn expire_unknown(&self, order: &OrderRow) -> Result<(), ProviderError> {
+    /// Expires the checkout of an order that has none stored, because of a crash or a lost answer.
+    /// The provider returns the checkout that it created, because the request is the same. Returns
+    /// the checkout if it cannot be expired, because somebody has paid there.
+    async fn expire_unknown(&self, order: &OrderRow) -> Result<Option<Checkout>, ProviderError> {
         let Some(settings) = self.settings() else {
-            return Ok(());
+            return Ok(None);
         };
         let provider = self.provider(&settings);
         let title = order_title(order);
@@ -183,7 +189,10 @@ impl Payments {
                 ..request
             })
             .await?;
-        provider.expire_checkout(&checkout.id).await
+        match provider.expire_checkout(&checkout.id).await {
+            Err(ProviderError::Refused { .. }) => provider.checkout(&checkout.id).await.map(Some),
+            expired => expired.map(|()| None),
+        }
     }
 }
 

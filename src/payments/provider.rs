@@ -221,6 +221,13 @@ pub enum ProviderError {
     },
 }
 
+impl ProviderError {
+    /// The error of an answer that has no page to which a holder can be led.
+    pub fn no_page() -> Self {
+        Self::Unavailable("its answer has no https address of a page".into())
+    }
+}
+
 /// Reason for which an event is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {

@@ -272,10 +272,10 @@ impl Payments {
                 ));
             }
         }
-        if order.refunded > payment.refunded {
+        if totals.refunds.requested > order.share(payment.refunded) {
             texts.push(format!(
-                "{} are in the ledger as refunded, and {} were",
-                write_money(&order.currency, order.refunded),
+                "{} credits are taken back in the ledger, and {} were refunded",
+                totals.refunds.requested,
                 write_money(&order.currency, payment.refunded)
             ));
         }

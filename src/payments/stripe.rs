@@ -37,6 +37,8 @@ const PAYMENT_PREFIX: &str = "pi_";
 /// Time in seconds around an order in which `find_charge` looks. It exceeds the time for which
 /// a charge is repeated, and the difference between the clocks.
 const CHARGE_SPAN: i64 = 2 * 3_600;
+/// The operation of a refund, for errors.
+const REFUND: &str = "a refund";
 /// Maximum length of a card's name, in characters.
 const MAX_LABEL_CHARS: usize = 60;
 /// Maximum length of Stripe's message in an error, in characters.
@@ -285,8 +287,11 @@ impl PaymentProvider for Stripe {
             .call(operation, Method::POST, path, &fields, Some(request.key))
             .await?;
         let session: StripeSession = serde_json::from_slice(&answer).map_err(not_a_session)?;
-        let (id, url) = (session.id, session.url.unwrap_or_default());
-        Ok(MethodPage { id, url })
+        let url = session.url.as_deref().and_then(page_url);
+        Ok(MethodPage {
+            url: url.ok_or_else(ProviderError::no_page)?,
+            id: session.id,
+        })
     }
 
     async fn setup(&self, id: &str) -> Result<SetupState, ProviderError> {
@@ -418,11 +423,13 @@ impl PaymentProvider for Stripe {
 
     async fn refund(&self, payment: &str, amount: i64, key: &str) -> Result<(), ProviderError> {
         let payment = payment.strip_prefix(REFERENCE_PREFIX).unwrap_or(payment);
-        let amount = amount.to_string();
-        let fields = [("payment_intent", payment), ("amount", &amount)];
-        self.call("a refund", Method::POST, "/v1/refunds", &fields, Some(key))
-            .await
-            .map(drop)
+        let written = amount.to_string();
+        let fields = [("payment_intent", payment), ("amount", &written)];
+        let path = "/v1/refunds";
+        let answer = self
+            .call(REFUND, Method::POST, path, &fields, Some(key))
+            .await?;
+        check_refund(&answer, amount)
     }
 
     fn read_event(
@@ -443,6 +450,28 @@ impl PaymentProvider for Stripe {
 
     fn reference(&self, payment: &str) -> String {
         format!("{REFERENCE_PREFIX}{payment}")
+    }
+}
+
+/// Checks that an answer is a refund of this amount that was not refused afterwards.
+fn check_refund(answer: &[u8], amount: i64) -> Result<(), ProviderError> {
+    #[derive(Deserialize)]
+    struct StripeRefund {
+        amount: i64,
+        #[serde(default)]
+        status: Option<String>,
+    }
+    let made: StripeRefund = read_answer(answer, "refund")?;
+    match made.status.as_deref() {
+        Some(status @ ("failed" | "canceled")) => Err(ProviderError::Refused {
+            operation: REFUND,
+            message: format!("its status is {status}"),
+        }),
+        _ if made.amount != amount => Err(ProviderError::Unavailable(format!(
+            "its answer is a refund of {} and not of {amount}",
+            made.amount
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -653,10 +682,19 @@ impl StripePayment {
     }
 }
 
-/// Returns the address of a charge's receipt. A page links to it, so no other scheme is accepted.
+/// Returns the address of a charge's receipt.
 fn receipt_url(charge: &serde_json::Value) -> Option<String> {
-    let url = charge["receipt_url"].as_str()?;
-    url.starts_with("https://").then(|| url.to_owned())
+    page_url(charge["receipt_url"].as_str()?)
+}
+
+/// Returns an address of Stripe's if a page may lead to it: a whole one of `https`, without
+/// characters that a header must not have.
+fn page_url(url: &str) -> Option<String> {
+    let address: http::Uri = url.parse().ok()?;
+    let is_whole = address.scheme_str() == Some("https")
+        && address.host().is_some_and(|host| !host.is_empty());
+    let is_plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_whole && is_plain).then(|| url.to_owned())
 }
 
 impl From<StripePayment> for ListedPayment {
@@ -718,7 +756,7 @@ impl StripeSession {
         let metadata = self.metadata.unwrap_or_default();
         Checkout {
             id: self.id,
-            url: self.url,
+            url: self.url.as_deref().and_then(page_url),
             state: state.unwrap_or(read_state),
             order: self.client_reference_id,
             account: metadata.get("account").cloned(),

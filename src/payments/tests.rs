@@ -51,6 +51,8 @@ enum Misbehaviour {
     /// It acts, and its answer is lost.
     LosesAnswers,
     Refuses,
+    /// Its checkouts have no page.
+    HasNoPage,
 }
 
 struct PlayedProvider {
@@ -68,7 +70,7 @@ impl PlayedProvider {
     fn answer<T>(&self, act: impl FnOnce() -> T) -> Result<T, ProviderError> {
         let lost = || ProviderError::Unavailable("no answer".into());
         match *self.misbehaviour.lock().unwrap() {
-            Misbehaviour::None => Ok(act()),
+            Misbehaviour::None | Misbehaviour::HasNoPage => Ok(act()),
             Misbehaviour::Away => Err(lost()),
             Misbehaviour::LosesAnswers => {
                 act();
@@ -95,11 +97,12 @@ impl PaymentProvider for PlayedProvider {
         if let Some(act) = self.meanwhile.lock().unwrap().take() {
             act(request.order);
         }
+        let has_page = *self.misbehaviour.lock().unwrap() != Misbehaviour::HasNoPage;
         self.answer(|| {
             let id = format!("cs_{}", request.order);
             let new = || Checkout {
                 id: id.clone(),
-                url: Some(format!("https://provider.example/{id}")),
+                url: has_page.then(|| format!("https://provider.example/{id}")),
                 state: CheckoutState::Open,
                 order: Some(request.order.into()),
                 account: Some(request.account.into()),
@@ -122,6 +125,13 @@ impl PaymentProvider for PlayedProvider {
     }
 
     async fn expire_checkout(&self, id: &str) -> Result<(), ProviderError> {
+        let state = self.checkouts.lock().unwrap().get(id).map(|it| it.state);
+        if state.is_some_and(|state| state != CheckoutState::Open) {
+            return Err(ProviderError::Refused {
+                operation: "to expire a checkout",
+                message: "it is not open".into(),
+            });
+        }
         self.answer(|| self.change(id, |it| it.state = CheckoutState::Expired))
     }
 
@@ -884,5 +894,54 @@ async fn an_audit_finds_an_order_without_its_entry_and_an_entry_without_its_orde
     assert!(
         findings.iter().all(|it| it.starts_with("payment: ")),
         "{findings:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_checkout_whose_answer_was_lost_is_credited_if_it_was_paid() {
+    let world = world();
+    world.misbehave(Misbehaviour::LosesAnswers);
+    let lost = world.payments.order(&world.account, 1_000).await;
+    lost.unwrap_err();
+    world.misbehave(Misbehaviour::None);
+    let id = world
+        .provider
+        .checkouts
+        .lock()
+        .unwrap()
+        .keys()
+        .next()
+        .cloned();
+    world.provider.change(&id.unwrap(), |checkout| {
+        checkout.state = CheckoutState::Paid;
+        checkout.payment = Some("pi_1".into());
+    });
+    world.sql("UPDATE payment_order SET next_poll_at_ms = 0");
+    world.payments.poll_due(now_ms()).await.unwrap();
+    assert_eq!(world.balance(), "1000");
+    assert_eq!(world.findings(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_checkout_without_a_page_is_expired_and_the_provider_named() {
+    let world = world();
+    world.misbehave(Misbehaviour::HasNoPage);
+    let error = world.payments.order(&world.account, 1_000).await;
+    let error = error.unwrap_err();
+    assert!(
+        matches!(error, PaymentError::Provider(ProviderError::Unavailable(_))),
+        "{error}"
+    );
+    let checkouts = world.provider.checkouts.lock().unwrap().clone();
+    let states: Vec<_> = checkouts.values().map(|it| it.state).collect();
+    assert_eq!(states, [CheckoutState::Expired]);
+    world.sql("UPDATE payment_order SET next_poll_at_ms = 0");
+    world.payments.poll_due(now_ms()).await.unwrap();
+    let rows = world.accounts.database().payments();
+    let id = checkouts.values().next().unwrap().order.clone();
+    let order = rows.order(&id.unwrap()).unwrap().unwrap();
+    assert_eq!(
+        (order.state, world.balance()),
+        (OrderState::Expired, "0".into())
     );
 }

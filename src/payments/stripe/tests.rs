@@ -173,3 +173,55 @@ fn a_form_is_encoded() {
         "metadata%5Border%5D=a%20b&url=https%3A%2F%2Fx%2F%3Fa%3D1%26b%3D%C3%A4"
     );
 }
+
+#[test]
+fn a_refund_is_made_only_if_the_answer_says_so() {
+    let check = |answer: &str| check_refund(answer.as_bytes(), 500);
+    for status in [
+        r#""succeeded""#,
+        r#""pending""#,
+        r#""requires_action""#,
+        "null",
+    ] {
+        let answer = format!(r#"{{"id":"re_1","object":"refund","amount":500,"status":{status}}}"#);
+        assert_eq!(check(&answer), Ok(()), "{status}");
+    }
+    for status in ["failed", "canceled"] {
+        let refused = check(&format!(r#"{{"amount":500,"status":"{status}"}}"#));
+        let message = format!("its status is {status}");
+        let operation = REFUND;
+        assert_eq!(refused, Err(ProviderError::Refused { operation, message }));
+    }
+    for unknown in [
+        r#"{"amount":1,"status":"succeeded"}"#,
+        "{}",
+        "{broken",
+        "<html>captive</html>",
+        "",
+    ] {
+        let answer = check(unknown);
+        assert!(
+            matches!(answer, Err(ProviderError::Unavailable(_))),
+            "{unknown}: {answer:?}"
+        );
+    }
+}
+
+#[test]
+fn a_page_leads_only_to_whole_addresses_of_https() {
+    let page = "https://checkout.stripe.com/c/pay/cs_1#fid%2B";
+    assert_eq!(page_url(page).as_deref(), Some(page));
+    for other in [
+        "javascript:alert(document.cookie)",
+        "http://checkout.stripe.com/x",
+        "//evil.example/x",
+        "https://",
+        "https:///x",
+        " https://x.example/",
+        "https://x.example/#\r\nlocation: y",
+        "https://x.example/#\u{2028}",
+        "",
+    ] {
+        assert_eq!(page_url(other), None, "{other:?}");
+    }
+}

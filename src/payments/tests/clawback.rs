@@ -282,6 +282,12 @@ async fn a_crash_after_the_record_loses_no_clawback_and_an_audit_sees_one_that_i
         findings.len() == 1 && findings[0].contains("600 credits of stripe:pi_"),
         "{findings:?}"
     );
+    world.sql("UPDATE payment_order SET refunded = 300");
+    let findings = world.findings();
+    assert!(
+        findings.len() == 1 && findings[0].contains("in the ledger, but 400 at the provider"),
+        "{findings:?}"
+    );
 }
 
 #[tokio::test]

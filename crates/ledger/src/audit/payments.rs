@@ -1,7 +1,7 @@
 //! Checks the rules about credits that were bought from a payment provider: every paid order has
 //! its entries and every such entry its order (`payment`), refunds and disputes of a payment take
-//! no more than it has bought, and all that the provider has taken back (`payment`). Every redeemed
-//! code has its entry, and every entry of a code its code (`code`).
+//! no more than it has bought, and just what the provider has taken back (`payment`). Every
+//! redeemed code has its entry, and every entry of a code its code (`code`).
 //!
 //! The memory grows with the payments and codes. This file must not read `app.db`.
 
@@ -155,10 +155,10 @@ impl PaymentRules {
 
     /// Compares the entries with the orders. The ledger must have the orders that were read before
     /// the entries, and each entry must belong to an order that was read after them.
-    pub fn check_orders(
+    pub fn check_orders<'a>(
         &self,
-        before: &[PaidOrder],
-        after: &[PaidOrder],
+        before: &'a [PaidOrder],
+        after: &'a [PaidOrder],
         report: &mut LedgerAuditReport,
     ) {
         for order in before.iter().filter(|order| order.is_entered) {
@@ -187,13 +187,27 @@ impl PaymentRules {
                 report.add_finding("payment", seen.seq, message);
             }
         }
-        let known: HashMap<_, _> = after
-            .iter()
-            .map(|order| (order.id.as_str(), order.payment.as_str()))
-            .collect();
+        let by_id = |orders: &'a [PaidOrder]| -> HashMap<&'a str, &'a PaidOrder> {
+            orders.iter().map(|it| (it.id.as_str(), it)).collect()
+        };
+        let (before, after) = (by_id(before), by_id(after));
         for (payment, seen) in &self.payments {
-            if known.get(&*seen.order) != Some(&&**payment) {
+            let order = after
+                .get(&*seen.order)
+                .filter(|it| *it.payment == **payment);
+            let Some(order) = order else {
                 let message = format!("{payment} bought credits, but there is no order with it");
+                report.add_finding("payment", seen.seq, message);
+                continue;
+            };
+            // What changes meanwhile is judged the next time.
+            let is_unchanged = before.get(&*seen.order) == Some(order);
+            if is_unchanged && order.is_taken_back && seen.taken_back() > order.due {
+                let message = format!(
+                    "{} credits of {payment} were taken back in the ledger, but {} at the provider",
+                    seen.taken_back(),
+                    order.due
+                );
                 report.add_finding("payment", seen.seq, message);
             }
         }
