@@ -6,6 +6,7 @@ use crate::client::{self, Answer, Request};
 use crate::shared::Fleet;
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, Simulator, World, faketime, wait_for};
+use base::clock::now_ms;
 use serde_json::{Value, json};
 use test_world::postgres::PostgresServer;
 use test_world::redis::Server;
@@ -63,10 +64,11 @@ impl Stripe {
     }
 }
 
-/// A request to the webhook with an event.
+/// A request to the webhook with an event. Stripe signs an event anew each time that it sends it.
 fn delivery(event: &Value) -> Request {
-    Request::post("/webhooks/stripe", event["body"].as_str().unwrap())
-        .header("stripe-signature", event["signature"].as_str().unwrap())
+    let body = event["body"].as_str().unwrap();
+    let signature = vendor_simulator::stripe::sign(SECRET, now_ms() / 1_000, body);
+    Request::post("/webhooks/stripe", body).header("stripe-signature", &signature)
 }
 
 /// The status of an event's delivery; `None` if the gateway died.
