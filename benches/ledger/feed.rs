@@ -187,6 +187,7 @@ impl Feeder<'_> {
         let ended = Instant::now();
         let charged = hold
             .settle(usage, RequestOutcome::Completed, false, clock::now_ms())
+            .wait_on_thread()
             .unwrap();
         fed.charged += i128::from(charged.get());
         fed.entries += 1;
