@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What a reservation has come to before the journal has it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives for a moment, and a box would be an allocation for each request"
+)]
 pub(super) enum Reservation {
     /// A hold, and the output limit that it covers.
     Held(Hold, u64),

@@ -67,22 +67,7 @@ impl Payments {
         }
         let provider = self.provider(&settings);
         let (from_ms, to_ms) = (now_ms - i64::from(days) * DAY_MS, now_ms - SETTLED_MS);
-        let mut listed = Vec::new();
-        loop {
-            let after = listed.last().map(|it: &ListedPayment| it.id.as_str());
-            let (from, to) = (from_ms / SECOND_MS, to_ms / SECOND_MS);
-            let page = provider.payments_between(from, to, after).await?;
-            if page.is_empty() {
-                break;
-            }
-            listed.extend(page);
-            if listed.len() > MAX_PAYMENTS {
-                return Err(PaymentError::Amount(format!(
-                    "there are more than {MAX_PAYMENTS} payments: compare fewer days"
-                )));
-            }
-        }
-        listed.retain(|payment| payment.is_paid);
+        let listed = paid_between(&*provider, from_ms, to_ms).await?;
         let mut report = Reconciliation {
             at_ms: now_ms,
             from_ms,
@@ -286,6 +271,31 @@ impl Payments {
         });
         Ok(differences.collect())
     }
+}
+
+/// Returns the provider's payments that were begun in a span and whose money has arrived.
+async fn paid_between(
+    provider: &dyn PaymentProvider,
+    from_ms: i64,
+    to_ms: i64,
+) -> Result<Vec<ListedPayment>, PaymentError> {
+    let (from, to) = (from_ms / SECOND_MS, to_ms / SECOND_MS);
+    let mut listed: Vec<ListedPayment> = Vec::new();
+    loop {
+        let after = listed.last().map(|it| it.id.as_str());
+        let page = provider.payments_between(from, to, after).await?;
+        if page.is_empty() {
+            break;
+        }
+        listed.extend(page);
+        if listed.len() > MAX_PAYMENTS {
+            return Err(PaymentError::Amount(format!(
+                "there are more than {MAX_PAYMENTS} payments: compare fewer days"
+            )));
+        }
+    }
+    listed.retain(|payment| payment.is_paid);
+    Ok(listed)
 }
 
 /// Describes what a refund or a dispute has taken at the provider and not in the ledger.

@@ -33,6 +33,11 @@ fn new_reference() -> Option<String> {
 impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         let mut reference = None;
+        let mut report = |what: &str| {
+            reference = new_reference();
+            let shown = reference.as_deref().unwrap_or("none");
+            log::error!("sidecar: {what} (reference {shown})");
+        };
         let (status, heading, text) = match self {
             Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
             Self::NotFound => (
@@ -86,9 +91,7 @@ impl IntoResponse for PageError {
                 "The gateway has too many requests of this kind at the moment. Try again soon.",
             ),
             Self::Archived(what) => {
-                reference = new_reference();
-                let shown = reference.as_deref().unwrap_or("none");
-                log::error!("sidecar: {what} (reference {shown})");
+                report(&what);
                 (
                     StatusCode::SERVICE_UNAVAILABLE,
                     "Archived",
@@ -97,9 +100,7 @@ impl IntoResponse for PageError {
             }
             Self::Storage(what) => {
                 METRICS.ledger_error("accounts");
-                reference = new_reference();
-                let shown = reference.as_deref().unwrap_or("none");
-                log::error!("sidecar: {what} (reference {shown})");
+                report(&what);
                 (
                     StatusCode::SERVICE_UNAVAILABLE,
                     "The gateway's disk does not answer",
@@ -108,9 +109,7 @@ impl IntoResponse for PageError {
             }
             Self::Internal(what) => {
                 METRICS.ledger_error("accounts");
-                reference = new_reference();
-                let shown = reference.as_deref().unwrap_or("none");
-                log::error!("sidecar: {what} (reference {shown})");
+                report(&what);
                 (
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "Something went wrong",

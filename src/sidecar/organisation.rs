@@ -73,7 +73,7 @@ pub async fn hide(State(app): State<Arc<SidecarState>>, request: Request, next: 
         let rest = path.strip_prefix(*start);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    if !app.settings.load().organisations && PATHS.iter().any(|start| is_below(&start)) {
+    if !app.settings.load().organisations && PATHS.iter().any(is_below) {
         return PageError::NotFound.into_response();
     }
     next.run(request).await
