@@ -22,7 +22,6 @@ use model_gateway::billing::{
     Balance, Debit, HeldRequest, Hold, HoldEnd, HoldRequest, HoldStore, PendingRequests,
     ReserveError,
 };
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
