@@ -5,7 +5,7 @@
 BUDGET_CORES=2
 BUDGET_LOOP_MS=250
 # Number of times that the loop is measured before the stages, and after them.
-SPEED_SAMPLES=5
+SPEED_SAMPLES=8
 # Above these percentages of its budget a stage warns, and fails.
 WARN_PERCENT=120
 FAIL_PERCENT=150
