@@ -274,7 +274,8 @@ impl Menu {
     }
 }
 
-fn is_below(path: &str, parent: &str) -> bool {
+/// Returns whether a path is `parent` or below it.
+pub(super) fn is_below(path: &str, parent: &str) -> bool {
     let rest = path.strip_prefix(parent);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -8,6 +8,7 @@ use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
 use super::form::{self, FormStop};
+use super::menu::is_below;
 use super::page::{Frame, html};
 use super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::state::SidecarState;
@@ -69,11 +70,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 /// Middleware in front of all pages: without organisations, theirs do not exist.
 pub async fn hide(State(app): State<Arc<SidecarState>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_below = |start: &&str| {
-        let rest = path.strip_prefix(*start);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    if !app.settings.load().organisations && PATHS.iter().any(is_below) {
+    if !app.settings.load().organisations && PATHS.iter().any(|parent| is_below(path, parent)) {
         return PageError::NotFound.into_response();
     }
     next.run(request).await
