@@ -149,6 +149,7 @@ impl From<PaymentError> for AdminError {
         match error {
             PaymentError::Off | PaymentError::Unknown(_) => Self::NotFound(error.to_string()),
             PaymentError::Amount(why) => Self::Invalid(why),
+            PaymentError::ReferenceUsed(why) => Self::ReferenceUsed(why),
             PaymentError::Store(error) => error.into(),
             PaymentError::Provider(error) => Self::Provider(error.to_string()),
             PaymentError::Internal(what) => Self::Internal(what),

@@ -144,15 +144,16 @@ impl Payments {
             return Ok(self.rows().set_refunded(&order.id, *total)?);
         }
         let text = format!(
-            "The provider reports that {} of {} are refunded, and order {} is of {}: no credits were taken back.",
+            "The provider reports that {} of {} of the payment {} are refunded, and order {} is of {}: no credits were taken back.",
             write_money(currency, *total),
             write_money(currency, *amount),
+            order.payment.as_deref().unwrap_or_default(),
             order.id,
             write_money(&order.currency, order.amount)
         );
         log::error!("payments: {text}");
         self.notify(FiredRule::PaymentsDiffer, order, &text, now_ms);
-        Ok(())
+        Ok(self.rows().set_note(&order.id, &text)?)
     }
 
     /// Records a dispute. One of more than the payment, or in another currency, counts as one of

@@ -17,6 +17,9 @@ pub enum PaymentError {
     /// The state of the payment forbids it.
     #[error("{0}")]
     Conflict(String),
+    /// The reference is that of another refund of the payment.
+    #[error("{0}")]
+    ReferenceUsed(String),
     /// The order would exceed the account's limit on amount or number.
     #[error("the account has ordered too much or too often")]
     Limit(InsertOrderOutcome),
@@ -40,6 +43,7 @@ impl PaymentError {
                 | Self::Amount(_)
                 | Self::Unknown(_)
                 | Self::Conflict(_)
+                | Self::ReferenceUsed(_)
                 | Self::Limit(_)
                 | Self::Provider(ProviderError::Refused { .. })
         )

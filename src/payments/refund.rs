@@ -198,7 +198,7 @@ impl Payments {
                 (row, true)
             }
             InsertRefundOutcome::Known(row) => {
-                return Err(PaymentError::Conflict(format!(
+                return Err(PaymentError::ReferenceUsed(format!(
                     "the reference {reference} is that of another refund of this payment, of {}: use another one",
                     write(row.amount)
                 )));

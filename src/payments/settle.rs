@@ -158,6 +158,13 @@ impl Payments {
         let state = match checkout.state {
             _ if order.state == OrderState::Paid => return Ok(()),
             CheckoutState::Open => return Ok(()),
+            // The payment may have been refunded since it was refused, which an event about its
+            // checkout does not say. The provider's answer to a poll does.
+            CheckoutState::Paid
+                if order.state == OrderState::Refused && checkout.refunded.is_none() =>
+            {
+                return Ok(self.rows().poll_refused_order(&order.id, now_ms)?);
+            }
             CheckoutState::Paid => return self.credit(&order, checkout, provider, now_ms),
             CheckoutState::Processing => OrderState::Processing,
             CheckoutState::Expired => OrderState::Expired,

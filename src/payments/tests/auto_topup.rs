@@ -469,6 +469,25 @@ async fn a_suspended_or_deleted_account_is_never_charged() {
 }
 
 #[tokio::test]
+async fn a_card_that_is_entered_while_the_account_is_suspended_is_not_saved_and_the_page_says_so() {
+    let sim = sim().await;
+    let first = sim.turn_on(terms()).await;
+    let page = sim.ask_for_card(terms()).await;
+    let second = sim.stripe.set_up(&page).unwrap();
+    sim.set_status(AccountStatus::Suspended);
+    sim.deliver();
+    sim.finish_setups(now_ms()).await;
+    sim.forget_methods(now_ms()).await;
+    let row = sim.top_up();
+    assert!(!row.is_on && row.setup.is_none());
+    assert!(row.stopped.contains("enter it again"), "{}", row.stopped);
+    assert!(sim.has_card(&first) && !sim.has_card(&second));
+    sim.set_status(AccountStatus::Active);
+    let third = sim.turn_on(terms()).await;
+    assert!(sim.top_up().stopped.is_empty() && sim.has_card(&third));
+}
+
+#[tokio::test]
 async fn a_card_that_its_holder_removes_or_replaces_is_removed_at_the_provider() {
     let sim = sim().await;
     let first = sim.turn_on(terms()).await;

@@ -344,6 +344,40 @@ async fn a_comparison_names_what_is_taken_back_and_not_in_the_ledger() {
 }
 
 #[tokio::test]
+async fn a_refused_payment_that_was_paid_back_buys_nothing_when_it_is_reported_right() {
+    let world = world();
+    let order = world.order(1_000).await;
+    let wrong = Checkout {
+        amount: Some(999),
+        ..world.pay(&order)
+    };
+    world.handle(EventSubject::Checkout(wrong)).unwrap();
+    // The operator pays it back at the provider.
+    world.refund(&order, 1_000).unwrap();
+    let checkout = order.checkout.as_deref().unwrap();
+    let change = |it: &mut Checkout| it.refunded = Some(1_000);
+    world.provider.change(checkout, change);
+    let right = Checkout {
+        refunded: None,
+        ..world.pay(&order)
+    };
+    world.handle(EventSubject::Checkout(right)).unwrap();
+    assert_eq!(
+        (world.balance(), world.state(&order)),
+        ("0".into(), OrderState::Refused),
+        "an event does not say what was paid back"
+    );
+    world.payments.poll_due(now_ms()).await.unwrap();
+    assert_eq!(
+        (world.balance(), world.state(&order)),
+        ("0".into(), OrderState::Paid)
+    );
+    let rows = world.accounts.database().payments();
+    assert_eq!(rows.order(&order.id).unwrap().unwrap().refunded, 1_000);
+    assert_eq!(world.findings(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn figures_that_do_not_fit_the_order_are_told_and_right_ones_count_afterwards() {
     let world = world();
     let root = world.open_root();
@@ -364,6 +398,9 @@ async fn figures_that_do_not_fit_the_order_are_told_and_right_ones_count_afterwa
             .handle(EventSubject::Refund { payment, refunded })
             .unwrap();
         assert_eq!(world.balance(), "1000", "{wrong:?}");
+        let rows = world.accounts.database().payments();
+        let note = rows.order(&order.id).unwrap().unwrap().note;
+        assert!(note.contains(&format!("stripe:pi_{}", order.id)), "{note}");
     }
     assert_eq!(world.fired(&root), ["payments_differ"]);
     world.refund(&order, 300).unwrap();

@@ -63,6 +63,8 @@ async fn a_refund_pays_back_once_and_takes_the_credits_once() {
     for (amount, reference) in [(Some(100), "ticket 1"), (Some(7_501), "ticket 2")] {
         let refused = refund(amount, reference).await.unwrap_err();
         assert!(refused.is_refusal(), "{refused}");
+        let is_used = matches!(refused, PaymentError::ReferenceUsed(_));
+        assert_eq!(is_used, reference == "ticket 1", "{refused}");
     }
     let rest = refund(None, FULL_REFUND).await.unwrap();
     assert_eq!(rest.refund.amount, 7_500);

@@ -318,7 +318,9 @@ async fn refund_order(
             Ok(Redirect::to(&page).into_response())
         }
         Err(PaymentError::Amount(fault)) => Err(FormStop::invalid(sentence(&fault))),
-        Err(PaymentError::Conflict(fault)) => Err(FormStop::conflict(sentence(&fault))),
+        Err(PaymentError::Conflict(fault) | PaymentError::ReferenceUsed(fault)) => {
+            Err(FormStop::conflict(sentence(&fault)))
+        }
         Err(PaymentError::Provider(error)) => Err(FormStop::Fault(
             StatusCode::BAD_GATEWAY,
             format!(

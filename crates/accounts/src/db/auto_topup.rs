@@ -85,6 +85,10 @@ impl ChargeHistory {
     }
 }
 
+/// Why a top-up is off whose card could not be saved.
+const SUSPENDED_MEANWHILE: &str =
+    "A card was entered while the account was suspended, and was not saved: enter it again.";
+
 const COLUMNS: &str = "account, threshold, amount, month_cap, currency, is_on, method, method_label, set_at_ms, stopped, setup, setup_url, setup_at_ms";
 
 fn auto_topup_row(row: &Row<'_>) -> rusqlite::Result<AutoTopUpRow> {
@@ -240,16 +244,22 @@ impl AutoTopUpRows<'_> {
                 ))?
                 .query_row(params![row.account, setup], first_column)
                 .optional()?;
-            transaction.execute(
+            let is_ended = transaction.execute(
                 "UPDATE auto_topup SET setup = NULL, setup_url = '', setup_at_ms = NULL, next_poll_at_ms = NULL
                  WHERE account = ?1 AND setup = ?2",
                 params![row.account, setup],
-            )?;
+            )? == 1;
             let Some((method, label)) = method else {
                 return Ok(old.is_some());
             };
             let Some(old) = old else {
                 forget(transaction, method, audit_entry.at_ms)?;
+                if is_ended {
+                    transaction.execute(
+                        "UPDATE auto_topup SET is_on = 0, stopped = ?2 WHERE account = ?1",
+                        [row.account.as_str(), SUSPENDED_MEANWHILE],
+                    )?;
+                }
                 return Ok(false);
             };
             if let Some(old) = old.filter(|old| old != method) {

@@ -348,6 +348,23 @@ impl PaymentRows<'_> {
         })
     }
 
+    /// Replaces the note of an order for the operator.
+    pub fn set_note(&self, id: &str, note: &str) -> Result<(), StoreError> {
+        self.0.write("note something of an order", |transaction| {
+            let sql = "UPDATE payment_order SET note = ?2 WHERE id = ?1 AND note <> ?2";
+            transaction.execute(sql, [id, note]).map(drop)
+        })
+    }
+
+    /// Makes the provider be polled about an order whose payment was refused.
+    pub fn poll_refused_order(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.0.write("schedule a poll of an order", |transaction| {
+            let sql = "UPDATE payment_order SET next_poll_at_ms = ?2
+                 WHERE id = ?1 AND state = 'refused'";
+            transaction.execute(sql, params![id, now_ms]).map(drop)
+        })
+    }
+
     /// Returns at most `limit` orders about which the provider must be polled. The orders are not
     /// due again before `lease_ms` has passed.
     pub fn take_due_orders(
