@@ -24,7 +24,7 @@ mod state;
 mod tests;
 
 use crate::billing::Billing;
-use crate::payments::PaymentError;
+use crate::optional_parts::hides_path;
 use crate::refused_requests::RefusedRequests;
 use ::accounts::Accounts;
 use arc_swap::ArcSwap;
@@ -36,7 +36,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use config::Settings;
 use error::AdminError;
-use state::AdminState;
+use state::{AdminState, PREFIX};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,10 +88,13 @@ pub fn router(
         .route("/codes/{code}", get(codes::show))
         .route("/codes/{code}/void", post(codes::void))
         .route("/openapi.json", get(openapi::document))
-        .fallback(|| async { AdminError::NotFound("this path does not exist".into()) })
+        .fallback(|| async { no_such_path() })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })
         // Middleware in front of the routes, the last one outermost.
-        .layer(from_fn_with_state(Arc::clone(&app), hide_shop))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            hide_parts_that_are_off,
+        ))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -99,18 +102,22 @@ pub fn router(
         ))
         .layer(from_fn(with_timeout))
         .with_state(app);
-    Router::new().nest("/admin/v1", routes)
+    Router::new().nest(PREFIX, routes)
 }
 
-/// Answers as if the paths of a part of the shop that is off did not exist.
-async fn hide_shop(
+fn no_such_path() -> AdminError {
+    AdminError::NotFound("this path does not exist".into())
+}
+
+/// Answers as if the paths of a part that the config leaves out did not exist.
+async fn hide_parts_that_are_off(
     State(app): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Result<Response, AdminError> {
-    let path = format!("/admin/v1{}", request.uri().path());
-    match app.payments.hides(&path) {
-        true => Err(PaymentError::Off.into()),
+    let path = format!("{PREFIX}{}", request.uri().path());
+    match hides_path(&app.settings.load(), &path) {
+        true => Err(no_such_path()),
         false => Ok(next.run(request).await),
     }
 }

@@ -36,6 +36,7 @@ pub mod idempotency;
 pub mod known_request;
 pub mod local_link;
 pub mod notify;
+pub mod optional_parts;
 pub mod payments;
 pub mod private_refusals;
 pub mod provider_client;

@@ -63,13 +63,15 @@ mod verification;
 mod viewed_account;
 
 use crate::local_link::LocalAcceptor;
+use crate::optional_parts::hides_path;
 use crate::private_refusals;
 use accounts::MemberAction;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use base::telemetry::refusals::RefusalReason;
+use error::PageError;
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -129,8 +131,10 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .fallback(error_page::not_found)
         .method_not_allowed_fallback(error_page::method_not_allowed)
         // The middleware in front of the routes follows; the last layer is the outermost.
-        .layer(from_fn_with_state(Arc::clone(&app), buying::hide_shop))
-        .layer(from_fn_with_state(Arc::clone(&app), organisation::hide))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            hide_parts_that_are_off,
+        ))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),
@@ -142,6 +146,18 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         ))
         .layer(from_fn_with_state(Arc::clone(&app), page::set_context))
         .with_state(app)
+}
+
+/// Answers as if the pages of a part that the config leaves out did not exist.
+async fn hide_parts_that_are_off(
+    State(app): State<Arc<SidecarState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match hides_path(&app.settings.load(), request.uri().path()) {
+        true => PageError::NotFound.into_response(),
+        false => next.run(request).await,
+    }
 }
 
 /// Serves the pages on `listener`, and to the edge of this process, until `shutdown`. Afterwards,

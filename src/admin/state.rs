@@ -12,6 +12,9 @@ use config::Settings;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
+/// Start of the paths of all routes.
+pub(super) const PREFIX: &str = "/admin/v1";
+
 /// Maximum number of concurrent writes, including those that wait for another commit. Further
 /// writes get a 503.
 const MAX_CONCURRENT_WRITES: usize = 64;

@@ -38,25 +38,6 @@ impl Payments {
         }
     }
 
-    /// Returns whether a path of the pages or of the admin API belongs to a part of the shop that
-    /// is off. It then does not exist, whatever the method.
-    pub fn hides(&self, path: &str) -> bool {
-        let settings = self.settings.load();
-        let (sells, takes_codes) = (settings.payments.is_some(), settings.codes);
-        let parts = [
-            (CREDITS_PATH, sells || takes_codes),
-            ("/webhooks/stripe", sells),
-            ("/dashboard/operator/payments", sells),
-            ("/admin/v1/payments", sells),
-            ("/dashboard/operator/codes", takes_codes),
-            ("/admin/v1/codes", takes_codes),
-        ];
-        parts.iter().any(|(start, is_on)| {
-            let rest = path.strip_prefix(start);
-            !is_on && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })
-    }
-
     /// Returns the settings for selling credits; `None` if no credits are sold.
     pub fn settings(&self) -> Option<Arc<PaymentSettings>> {
         self.settings.load().payments.clone()

@@ -9,6 +9,7 @@ use super::form::FormStop;
 use super::session::SignedForm;
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
+use crate::payments::provider::ProviderError;
 use crate::payments::{AutoTopUp, CREDITS_PATH, PaymentError};
 use accounts::Actor;
 use accounts::db::auto_topup::{AutoTopUpTerms, MethodSetup};
@@ -161,12 +162,25 @@ pub async fn save(
             "This account is suspended. Ask the operator of this gateway.",
         )),
         Err(PaymentError::Provider(error)) => {
-            log::error!("payments: cannot create a page for a card: {error}");
-            let fault = "The payment provider does not answer. Nothing was charged. Try again in a few minutes.";
-            Err(FormStop::Fault(StatusCode::BAD_GATEWAY, fault.to_owned()))
+            Err(provider_fault("create a page for a card", &error))
         }
         Err(error) => Err(FormStop::Error(error.into())),
     }
+}
+
+/// Logs a failure of the provider, and says what the holder can do about it: a refused request is
+/// refused again.
+pub(super) fn provider_fault(operation: &str, error: &ProviderError) -> FormStop {
+    log::error!("payments: cannot {operation}: {error}");
+    let fault = match error {
+        ProviderError::Refused { .. } => {
+            "The payment provider has refused the request. Nothing was charged. Ask the operator of this gateway, whose log has the reason."
+        }
+        ProviderError::Unavailable(_) => {
+            "The payment provider does not answer. Nothing was charged. Try again in a few minutes."
+        }
+    };
+    FormStop::Fault(StatusCode::BAD_GATEWAY, fault.to_owned())
 }
 
 /// Turns the top-up off, and removes the card if the form says so. It works also where automatic

@@ -6,7 +6,7 @@
 //! another site. This file must not decide how many credits a payment buys, and must not post
 //! entries; `payments` does both.
 
-use super::auto_topup::{self, AutoTopUpView};
+use super::auto_topup::{self, AutoTopUpView, provider_fault};
 use super::blocking::run_blocking;
 use super::display::{BalanceAmount, Timestamp};
 use super::error::PageError;
@@ -23,9 +23,8 @@ use askama::Template;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
@@ -254,18 +253,6 @@ impl OrderNotice {
     }
 }
 
-/// Middleware in front of all pages: those of a part of the shop that is off do not exist.
-pub async fn hide_shop(
-    State(app): State<Arc<SidecarState>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match app.payments.hides(request.uri().path()) {
-        true => PageError::NotFound.into_response(),
-        false => next.run(request).await,
-    }
-}
-
 /// How credits are sold; not found if they are not.
 pub(super) fn sold(app: &SidecarState) -> Result<Arc<PaymentSettings>, PageError> {
     app.payments.settings().ok_or(PageError::NotFound)
@@ -446,11 +433,7 @@ async fn place_order(
         Err(PaymentError::Limit(InsertOrderOutcome::TooMany)) => Err(FormStop::conflict(
             "You have begun many payments. Finish one of them, or wait for an hour.",
         )),
-        Err(PaymentError::Provider(error)) => {
-            log::error!("payments: cannot order credits: {error}");
-            let fault = "The payment provider does not answer. Nothing was charged. Try again in a few minutes.";
-            Err(FormStop::Fault(StatusCode::BAD_GATEWAY, fault.to_owned()))
-        }
+        Err(PaymentError::Provider(error)) => Err(provider_fault("order credits", &error)),
         Err(error) => Err(FormStop::Error(error.into())),
     }
 }

@@ -4,6 +4,7 @@
 //! decides which mode it belongs to and which entry is current. This file must not depend on a
 //! page.
 
+use crate::optional_parts::is_below;
 use accounts::MemberAction::{self, ManageMoney, SeeUsage, UseKeys};
 use accounts::OrganisationRole;
 
@@ -272,12 +273,6 @@ impl Menu {
     pub fn is_in(&self, mode: &MenuMode) -> bool {
         mode.path == self.home
     }
-}
-
-/// Returns whether a path is `parent` or below it.
-pub(super) fn is_below(path: &str, parent: &str) -> bool {
-    let rest = path.strip_prefix(parent);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
 use super::form::{self, FormStop};
-use super::menu::is_below;
 use super::page::{Frame, html};
 use super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::state::SidecarState;
@@ -21,9 +20,8 @@ use accounts::{
 };
 use askama::Template;
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::{month_number, month_start_ms, now_ms};
@@ -34,9 +32,6 @@ use std::sync::Arc;
 
 const ORGANISATION_PATH: &str = "/dashboard/organisation";
 const SWITCH_PATH: &str = "/dashboard/switch";
-
-/// Paths that do not exist on a gateway without organisations.
-const PATHS: [&str; 3] = [ORGANISATION_PATH, SWITCH_PATH, "/dashboard/join"];
 
 /// Maximum number of keys whose spending a page adds up. With more, it shows no sums.
 const MAX_KEYS: u32 = 10_000;
@@ -65,15 +60,6 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         )
         .route("/dashboard/switch", get(show_accounts).post(switch))
         .route("/dashboard/join/{token}", get(show_invite).post(join))
-}
-
-/// Middleware in front of all pages: without organisations, theirs do not exist.
-pub async fn hide(State(app): State<Arc<SidecarState>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    if !app.settings.load().organisations && PATHS.iter().any(|parent| is_below(path, parent)) {
-        return PageError::NotFound.into_response();
-    }
-    next.run(request).await
 }
 
 /// The page of a person's own account: it creates organisations.

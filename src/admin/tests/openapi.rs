@@ -105,9 +105,36 @@ fn faults(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Stri
     found
 }
 
+/// Turns every part of the gateway on.
+fn turn_all_on(world: &World) {
+    let text = format!(
+        "{}payments: {{provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, \
+         currency: usd, credit_price: \"0.01\", codes: true}}\norganisations: true\n",
+        include_str!("../../../conf/local.yaml")
+    );
+    let settings = config::parse(&text, &|_| None).unwrap();
+    world.settings.store(Arc::new(settings));
+}
+
+#[tokio::test]
+async fn the_document_leaves_out_what_is_off() {
+    let world = world().await;
+    let document = world.ask("GET", "/openapi.json", "").await.json();
+    let text = document.to_string();
+    for word in ["ayment", "stripe", "/codes", "CodeBatch", "NewCodes"] {
+        assert!(!text.contains(word), "{word}");
+    }
+    let paths = document["paths"].as_object().unwrap().len();
+    turn_all_on(&world);
+    let document = world.ask("GET", "/openapi.json", "").await.json();
+    let all = document["paths"].as_object().unwrap();
+    assert_eq!(all.len(), paths + 7, "four of payments, three of codes");
+}
+
 #[tokio::test]
 async fn the_document_describes_every_route_and_no_other() {
     let world = world().await;
+    turn_all_on(&world);
     let served_document = world.ask("GET", "/openapi.json", "").await;
     assert_eq!(served_document.status, 200);
     let document = served_document.json();

@@ -11,6 +11,7 @@ use super::super::page::{Frame, html};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
 use super::sentences::{ACTS, AuditNames, OUTCOMES, sentence};
+use crate::optional_parts::hides_act;
 use accounts::Accounts;
 use accounts::db::audit::{AuditFilter, AuditRow, OutcomeKind};
 use askama::Template;
@@ -164,6 +165,7 @@ pub async fn show(
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let accounts = app.accounts.clone();
+    let settings = app.settings.load_full();
     let loaded = run_blocking(move || {
         let lines = match query.filter(&accounts)? {
             Ok(filter) => Ok(load(&accounts, &filter, query.before)?),
@@ -180,12 +182,15 @@ pub async fn show(
     let page = AuditLogPage {
         frame: Frame::new("Audit log", &user),
         acts: ACTS
+            .iter()
             .map(|(value, text)| FilterChoice {
                 value,
                 text,
-                chosen: value == query.act,
+                chosen: *value == query.act,
             })
-            .into(),
+            // Lines of a part that was on once are found by its name in the address.
+            .filter(|choice| choice.chosen || !hides_act(&settings, choice.value))
+            .collect(),
         outcomes: OUTCOMES
             .map(|(kind, text)| FilterChoice {
                 value: kind.name(),

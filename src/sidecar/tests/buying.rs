@@ -110,6 +110,41 @@ async fn a_holder_orders_pays_and_gets_a_receipt() {
 }
 
 #[tokio::test]
+async fn a_provider_that_refuses_an_order_is_not_said_to_be_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let section = format!(
+        "payments: {{provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, currency: usd,
+  credit_price: \"0.01\", amounts: [\"10\"], api_base: \"http://{address}\"}}\nsignup:"
+    );
+    let world = world(&[("signup:", &section)]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let page = world.get("/dashboard/credits", &cookie).await;
+    let form = format!("amount=10&csrf={}", page.csrf());
+    let refuse = async {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let _ = connection.read(&mut [0u8; 8_192]).await.unwrap();
+        let body = r#"{"error":{"type":"invalid_request_error","message":"Invalid API Key"}}"#;
+        let length = body.len();
+        let head = format!("HTTP/1.1 401 Unauthorized\r\ncontent-length: {length}\r\n\r\n");
+        connection.write_all(head.as_bytes()).await.unwrap();
+        connection.write_all(body.as_bytes()).await.unwrap();
+    };
+    let ordering = world.post("/dashboard/credits", &cookie, &form);
+    let (refused, ()) = tokio::join!(ordering, refuse);
+    assert_eq!(refused.status, 502);
+    assert!(
+        refused.body.contains("has refused the request"),
+        "{}",
+        refused.body
+    );
+    drop(listener);
+    let away = world.post("/dashboard/credits", &cookie, &form).await;
+    assert_eq!(away.status, 502);
+    assert!(away.body.contains("does not answer"), "{}", away.body);
+}
+
+#[tokio::test]
 async fn a_shop_that_is_off_has_no_paths_whatever_the_method() {
     let world = world(&[]).await;
     let origin = format!("http://{}", world.address);

@@ -32,6 +32,29 @@ fn limit(credits: i64) -> serde_json::Value {
 }
 
 #[tokio::test]
+async fn the_filter_lists_no_action_of_a_part_that_is_off() {
+    let root = root().await;
+    let page = root
+        .world
+        .get("/dashboard/operator/audit", &root.cookie)
+        .await;
+    assert!(page.body.contains(">Account created<"), "{}", page.body);
+    for text in [
+        "Payment",
+        "Codes created",
+        "Automatic top-up",
+        "Organisation",
+    ] {
+        assert!(!page.body.contains(&format!(">{text}")), "{text}");
+    }
+    // Lines from a time when it was on are found.
+    let path = "/dashboard/operator/audit?act=payment.refund";
+    let page = root.world.get(path, &root.cookie).await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains(">Payment refunded<"), "{}", page.body);
+}
+
+#[tokio::test]
 async fn a_line_is_a_sentence_with_emails_and_names_and_no_json() {
     let root = root().await;
     let accounts = &root.world.accounts;
