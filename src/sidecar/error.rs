@@ -49,6 +49,8 @@ impl From<AccountError> for PageError {
     fn from(error: AccountError) -> Self {
         match error {
             AccountError::Store(error) => error.into(),
+            // The role was taken away while the page was open.
+            AccountError::NotAllowed => Self::RoleForbids,
             error => Self::Internal(error.to_string()),
         }
     }

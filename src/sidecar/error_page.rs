@@ -58,7 +58,7 @@ impl IntoResponse for PageError {
             Self::StaleForm => (
                 StatusCode::FORBIDDEN,
                 "This form is out of date",
-                "You signed in again after it was loaded. Go back, reload the page and send the form again.",
+                "You signed in again after it was loaded, or the account that is shown is another one now. Nothing was changed. Go back, reload the page, look which account it shows, and send the form again.",
             ),
             Self::BadForm => (
                 StatusCode::BAD_REQUEST,

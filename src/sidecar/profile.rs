@@ -420,7 +420,7 @@ async fn delete_account(app: &SidecarState, form: &SignedForm) -> Result<Respons
         CloseAccountOutcome::LastOwner => {
             return Err(FormStop::conflict(
                 "You are the only owner of an organisation. Make another member of it an owner \
-                 first.",
+                 first, or ask the operator of this gateway to delete it.",
             ));
         }
         CloseAccountOutcome::LastAdministrator => {

@@ -164,7 +164,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             let (accounts, token) = (app.accounts.clone(), token.clone());
             run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
         }
-        let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
+        let confirmed = session.is_confirmed(now_ms);
         let has_organisations = settings.organisations;
         let (account, role) = match has_organisations {
             true => (session.account, session.role),
@@ -176,6 +176,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
         {
             return Err(PageError::RoleForbids);
         }
+        let csrf = csrf_token(&token, &account.id);
         // A page must not fail because its banners cannot be read.
         let banners = match role.may(MemberAction::SeeUsage) {
             true => banners::load(app, &account, now_ms).unwrap_or_else(|error| {
@@ -190,8 +191,8 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             person: session.person,
             role,
             has_organisations,
-            token,
             csrf,
+            token,
             insecure: is_insecure(&site),
             site,
             confirmed,

@@ -79,6 +79,13 @@ impl TestResponse {
     }
 }
 
+/// The token for the forms of the pages that a session shows now.
+fn form_token(accounts: &Accounts, session: &str) -> String {
+    let found = accounts.logins().find_session(session, now_ms()).unwrap();
+    let shown = found.map_or_else(String::new, |found| found.account.id);
+    accounts::csrf_token(session, &shown)
+}
+
 /// The first element that stands in the value of an attribute, where a browser shows its tags.
 fn element_in_attribute(html: &str) -> Option<&str> {
     let (mut is_tag, mut quote_at) = (false, None);

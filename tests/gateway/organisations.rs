@@ -46,7 +46,7 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     let fields = format!("csrf={token}&account={id}");
     let switch = Request::form("/dashboard/switch", &fields).header("cookie", &cookie);
     assert_eq!(world.ask(&switch).status, 303);
-    let key = world.key_on_dashboard(&cookie, &token);
+    let key = world.key_on_dashboard(&cookie, &world.form_token(&cookie));
     let company = Account {
         id,
         email: String::new(),

@@ -194,6 +194,7 @@ impl ApiKeys<'_> {
                 name: row.name,
             }),
             InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
+            InsertKeyOutcome::NotAllowed => Err(AccountError::NotAllowed),
             InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
         }
     }

@@ -336,11 +336,12 @@ impl AuditedAccounts<'_> {
     }
 }
 
-/// Returns the token for a session's forms. It is derived from the session's secret token, so it
-/// needs no storage and ends with the session. It reveals nothing about the secret.
-pub fn csrf_token(session_token: &str) -> String {
+/// Returns the token for the forms of a session's pages that show `account` (an id). It is derived
+/// from the session's secret token, so it needs no storage and ends with the session. It reveals
+/// nothing about the secret. A page that is still open acts on no other account than it shows.
+pub fn csrf_token(session_token: &str, account: &str) -> String {
     encode_hex(&Sha256::digest(
-        format!("form token of {session_token}").as_bytes(),
+        format!("form token of {session_token} for {account}").as_bytes(),
     ))
 }
 

@@ -115,7 +115,7 @@ impl Root {
             .unwrap()
             .token;
         Self {
-            csrf: accounts::csrf_token(&token),
+            csrf: form_token(&self.world.accounts, &token),
             cookie: format!("gw-session={token}"),
             ..self
         }
@@ -594,7 +594,7 @@ async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
             "{path}"
         );
     }
-    let csrf = accounts::csrf_token(&token);
+    let csrf = form_token(&root.world.accounts, &token);
     let grant = root
         .world
         .post(

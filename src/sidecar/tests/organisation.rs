@@ -150,6 +150,7 @@ async fn a_team_is_invited_works_and_loses_a_member() {
     assert_eq!(overview.inside("balance"), "0", "no trial");
     assert_eq!(overview.inside("shown-account"), "Acme &#60;b&#62;");
 
+    let csrf = form_token(&world.accounts, token(&owner));
     let invite = format!("email=ann%40example.com&role=member&csrf={csrf}");
     let invited = world
         .post("/dashboard/organisation/invites", &owner, &invite)
@@ -244,11 +245,47 @@ async fn a_team_is_invited_works_and_loses_a_member() {
             .authenticate(&key, now_ms())
             .is_err()
     );
+    let csrf_ann = form_token(&world.accounts, token(&ann));
     let back = format!("account={}&csrf={csrf_ann}", organisation.id);
     assert_eq!(
         world.post("/dashboard/switch", &ann, &back).await.status,
         404
     );
+}
+
+#[tokio::test]
+async fn a_form_acts_on_no_other_account_than_its_page_showed() {
+    let company = company().await;
+    let (world, logins) = (&company.world, company.world.accounts.logins());
+    let member = company.person(OrganisationRole::Member);
+    let show = |shown| logins.show_account(token(&member.cookie), shown).unwrap();
+    let keys_of = |account: &str| {
+        let keys = world.accounts.api_keys();
+        keys.keys(account).unwrap().len()
+    };
+    let counts = || (keys_of(&company.id), keys_of(&member.id));
+    let before = counts();
+    let send = async |csrf: &str| {
+        let form = format!("name=laptop&count=1&csrf={csrf}");
+        let refused = world.post("/dashboard/keys", &member.cookie, &form).await;
+        assert_eq!(refused.status, 403);
+        assert!(refused.body.contains("This form is out of date"));
+        assert_eq!(counts(), before);
+    };
+    let of_company = world.get("/dashboard/keys", &member.cookie).await.csrf();
+    show(None);
+    send(&of_company).await;
+    let own = world.get("/dashboard/keys", &member.cookie).await.csrf();
+    show(Some(&company.id));
+    send(&own).await;
+    // Removed: the session shows the own account again.
+    let admin = company.person(OrganisationRole::Admin);
+    let by = actor(&admin.id);
+    let acting = world.accounts.with_actor(&by, now_ms());
+    acting
+        .change_member(MemberAuthority::Member, &company.id, &member.id, None, None)
+        .unwrap();
+    send(&of_company).await;
 }
 
 /// Beginnings of paths, and which roles may use what is below: owner, admin, billing, member.
@@ -275,12 +312,13 @@ async fn every_route_answers_each_role_of_an_organisation_as_it_is_meant_to() {
         for (one, at) in company.people.iter().zip(0..) {
             let named = path.split('{').next().unwrap();
             let path = super::security::filled(path, "x");
-            let body = format!("csrf={}", accounts::csrf_token(token(&one.cookie)));
             // The request before may have switched the account.
             let logins = company.world.accounts.logins();
             logins
                 .show_account(token(&one.cookie), Some(&company.id))
                 .unwrap();
+            let csrf = form_token(&company.world.accounts, token(&one.cookie));
+            let body = format!("csrf={csrf}");
             let response = match *method {
                 "POST" => company.world.post(&path, &one.cookie, &body).await,
                 _ => company.world.get(&path, &one.cookie).await,
@@ -417,7 +455,7 @@ async fn keys_of_other_members_are_for_owners_and_admins() {
         .unwrap()
         .key_id;
     let member = company.person(OrganisationRole::Member);
-    let csrf = accounts::csrf_token(token(&member.cookie));
+    let csrf = form_token(&company.world.accounts, token(&member.cookie));
     let listed = world.get("/dashboard/keys", &member.cookie).await;
     assert!(listed.body.contains("of member") && !listed.body.contains("of owner"));
     assert!(listed.body.contains("Not revoked (1)"), "{}", listed.body);
@@ -440,7 +478,7 @@ async fn keys_of_other_members_are_for_owners_and_admins() {
     assert_eq!(world.get(&key, &admin.cookie).await.status, 200);
     let fields = format!(
         "csrf={}&confirmed=yes",
-        accounts::csrf_token(token(&admin.cookie))
+        form_token(&company.world.accounts, token(&admin.cookie))
     );
     let revoked = world
         .post(&format!("{key}/revoke"), &admin.cookie, &fields)
@@ -524,7 +562,7 @@ async fn no_id_of_another_organisation_opens_anything() {
     ];
     let members = || invites.members(&company.id).unwrap();
     let before = members();
-    let csrf = accounts::csrf_token(token(&stranger));
+    let csrf = form_token(&company.world.accounts, token(&stranger));
     let mut asked = 0;
     for (method, path, _) in super::matrix::all().filter(|(_, path, _)| path.contains('{')) {
         for id in ids {
@@ -562,7 +600,7 @@ async fn no_id_of_another_organisation_opens_anything() {
 async fn an_organisation_invites_at_most_a_hundred_times_an_hour() {
     let company = company().await;
     let owner = company.person(OrganisationRole::Owner);
-    let csrf = accounts::csrf_token(token(&owner.cookie));
+    let csrf = form_token(&company.world.accounts, token(&owner.cookie));
     let fields = format!("email=x%40example.com&role=member&csrf={csrf}");
     let path = "/dashboard/organisation/invites";
     for number in 0..100 {

@@ -4,7 +4,7 @@
 use super::super::account::count_sign_in;
 use super::super::state::SidecarState;
 use super::*;
-use accounts::{AccountStatus, SessionOrigin, csrf_token};
+use accounts::{AccountStatus, SessionOrigin};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -390,7 +390,7 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
             ];
             for (account, status) in roles.into_iter().zip(expected) {
                 let token = people.token(account);
-                let body = format!("csrf={}", csrf_token(&token));
+                let body = format!("csrf={}", form_token(&people.world.accounts, &token));
                 let response = people
                     .ask(method, &filled(path, "x"), &token, &[], &body)
                     .await;
@@ -483,7 +483,7 @@ async fn no_id_of_another_account_opens_anything() {
         for id in ids {
             let body = format!(
                 "csrf={}&overlap_hours=1&confirmed=yes",
-                csrf_token(stranger)
+                form_token(&people.world.accounts, stranger)
             );
             let response = people
                 .ask(method, &filled(path, id), stranger, &[], &body)
@@ -530,7 +530,10 @@ async fn no_id_of_another_account_opens_anything() {
     );
     let other = people.token(holder);
     let end = format!("/dashboard/account/sessions/{session}/end");
-    let body = format!("csrf={}&confirmed=yes", csrf_token(&other));
+    let body = format!(
+        "csrf={}&confirmed=yes",
+        form_token(&people.world.accounts, &other)
+    );
     assert_eq!(
         people.ask("POST", &end, &other, &[], &body).await.status,
         303
@@ -560,8 +563,8 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
         .key_id;
     let token = people.token(&people.admin);
     let (own, foreign) = (
-        csrf_token(&token),
-        csrf_token(&people.token(&people.holder)),
+        form_token(&people.world.accounts, &token),
+        form_token(&people.world.accounts, &people.token(&people.holder)),
     );
     let fields = "name=k&count=1&days=1&kind=grant&credits=1&ref=r&confirmation=root@example.com&overlap_hours=1\
                   &low_balance=10&spend=&period=day&url=https://example.com&email=new@example.com&password=a+long+password&new_password=another+password&confirmed=yes";

@@ -148,7 +148,7 @@ impl AccountRows<'_> {
                 return Ok(CloseAccountOutcome::NoAccount);
             }
             revoke_keys(transaction, id, now_ms)?;
-            organisations::end_memberships(transaction, id)?;
+            organisations::end_memberships(transaction, id, audit_entry)?;
             // A key's name may contain personal data, so it is deleted.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1 OR member = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;

@@ -35,6 +35,8 @@ pub struct KeyFilter<'a> {
 pub enum InsertKeyOutcome {
     Done,
     NoAccount,
+    /// The person is no member, or the role does not allow it.
+    NotAllowed,
     LimitReached,
 }
 
@@ -54,8 +56,11 @@ impl KeyRows<'_> {
                 Some(member) => role_of(transaction, &row.account, member)?,
                 None => Some(OrganisationRole::Owner),
             };
-            if !known || !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
+            if !known {
                 return Ok(InsertKeyOutcome::NoAccount);
+            }
+            if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
+                return Ok(InsertKeyOutcome::NotAllowed);
             }
             // An expired key is invalid, so a rotated key does not count after its overlap.
             let live: i64 = transaction.query_row(

@@ -227,6 +227,7 @@ impl OrganisationRows<'_> {
             if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
                 end_keys(transaction, account, person, keys_to, line.at_ms)?;
             }
+            end_invites(transaction, account, person, role)?;
             let line = NewAuditLine {
                 before: json!({"person": person, "role": from.name()}).to_string(),
                 after: json!({"person": person, "role": role.map(OrganisationRole::name),
@@ -247,7 +248,10 @@ impl OrganisationRows<'_> {
     ) -> Result<MemberOutcome, StoreError> {
         self.0.write("store an invitation to an organisation", |transaction| {
             let own = role_of(transaction, &row.account, &row.invited_by)?;
-            if !own.is_some_and(|own| own.may_change(None, Some(row.role))) {
+            let Some(own) = own.filter(|own| own.may_change(None, Some(row.role))) else {
+                return Ok(MemberOutcome::NotAllowed);
+            };
+            if !may_end_invite(transaction, own, &row.account, &row.email)? {
                 return Ok(MemberOutcome::NotAllowed);
             }
             let is_member: bool = transaction.query_row(
@@ -323,7 +327,10 @@ impl OrganisationRows<'_> {
         self.0
             .write("revoke an invitation to an organisation", |transaction| {
                 let own = role_of(transaction, account, by)?;
-                if !own.is_some_and(|own| own.may(MemberAction::ManageMembers)) {
+                let Some(own) = own.filter(|own| own.may(MemberAction::ManageMembers)) else {
+                    return Ok(MemberOutcome::NotAllowed);
+                };
+                if !may_end_invite(transaction, own, account, email)? {
                     return Ok(MemberOutcome::NotAllowed);
                 }
                 let rows = transaction.execute(
@@ -408,10 +415,28 @@ pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusq
 }
 
 /// Ends the memberships and invitations of a deleted account: of a person, or of an organisation.
+/// Each organisation that a person was in has a line in the audit log. `act` is the deletion.
 pub(crate) fn end_memberships(
     transaction: &Transaction<'_>,
     account: &str,
+    act: &AuditEntry<'_>,
 ) -> rusqlite::Result<()> {
+    let memberships: Vec<(String, OrganisationRole)> = transaction
+        .prepare("SELECT account, role FROM membership WHERE person = ?1 ORDER BY account")?
+        .query_map([account], |row| Ok((row.get(0)?, role_at(row, 1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (organisation, role) in memberships {
+        let before = json!({"person": account, "role": role.name()}).to_string();
+        let after = json!({"person": account, "role": null, "keys_to": null}).to_string();
+        let entry = AuditEntry {
+            act: "organisation.remove",
+            object: &organisation,
+            before: &before,
+            after: &after,
+            ..*act
+        };
+        audit::append(transaction, &entry)?;
+    }
     transaction.execute(
         "DELETE FROM membership WHERE person = ?1 OR account = ?1",
         [account],
@@ -494,6 +519,43 @@ fn insert_member(
     transaction
         .execute(sql, params![account, person, role.name(), now_ms])
         .map(drop)
+}
+
+/// Ends the invitations that their sender may not send any more.
+fn end_invites(
+    transaction: &Transaction<'_>,
+    account: &str,
+    sender: &str,
+    role: Option<OrganisationRole>,
+) -> rusqlite::Result<()> {
+    let sent = "SELECT hash, role FROM member_invite WHERE account = ?1 AND invited_by = ?2";
+    let sent: Vec<([u8; 32], OrganisationRole)> = transaction
+        .prepare(sent)?
+        .query_map([account, sender], |row| Ok((row.get(0)?, role_at(row, 1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (hash, invited) in sent {
+        if !role.is_some_and(|role| role.may_change(None, Some(invited))) {
+            transaction.execute("DELETE FROM member_invite WHERE hash = ?1", [hash])?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a member may end the invitation of an address, if there is one.
+fn may_end_invite(
+    transaction: &Transaction<'_>,
+    own: OrganisationRole,
+    account: &str,
+    email: &str,
+) -> rusqlite::Result<bool> {
+    let invited = transaction
+        .query_row(
+            "SELECT role FROM member_invite WHERE account = ?1 AND email = ?2",
+            [account, email],
+            |row| role_at(row, 0),
+        )
+        .optional()?;
+    Ok(invited.is_none_or(|invited| own.may_change(None, Some(invited))))
 }
 
 /// Revokes the keys of a member, or hands them over to `to`. The playground's are revoked: their

@@ -259,8 +259,29 @@ fn an_invitation_ends_in_time_and_with_the_rights_of_its_sender() {
             world
                 .change(&world.owner, &admin, Some(OrganisationRole::Admin))
                 .unwrap();
+            assert!(!is_open(&token, NOW), "it does not come back");
         }
     }
+}
+
+#[test]
+fn an_admin_ends_no_invitation_of_an_owner() {
+    let world = world();
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let token = world
+        .invite(&world.owner, "ann@example.com", OrganisationRole::Owner)
+        .unwrap();
+    let organisations = world.accounts.organisations();
+    let id = organisations.invites(&world.organisation, NOW).unwrap()[0]
+        .id
+        .clone();
+    let actor = by(&admin);
+    let acting = world.accounts.with_actor(&actor, NOW);
+    let revoked = acting.revoke_member_invite(&world.organisation, &id);
+    assert!(matches!(revoked, Err(AccountError::NotAllowed)));
+    let replaced = world.invite(&admin, "ann@example.com", OrganisationRole::Member);
+    assert!(matches!(replaced, Err(AccountError::NotAllowed)));
+    assert!(organisations.invite(&token, NOW).unwrap().is_some());
 }
 
 #[test]
@@ -330,6 +351,10 @@ fn an_organisation_keeps_an_owner() {
     let key = world.key(&world.owner).unwrap();
     assert_eq!(delete(&world.owner), CloseAccountOutcome::Done);
     assert!(!world.works(&key));
+    let lines = world.accounts.audit_log().rows(None, 2).unwrap();
+    let lines: Vec<_> = lines.iter().map(|it| (&*it.act, &*it.object)).collect();
+    let ended = ("organisation.remove", &*world.organisation);
+    assert_eq!(lines, [("account.delete", &*world.owner), ended]);
     assert_eq!(
         world.roles(),
         [("other@example.com".to_owned(), OrganisationRole::Owner)]
@@ -393,7 +418,7 @@ fn keys_end_with_the_membership_or_are_handed_over() {
         .unwrap();
     assert_eq!(key.member.as_ref(), Some(&world.owner));
     assert!(keys.authenticate(&played.key, NOW).is_err());
-    assert!(matches!(world.key(&ann), Err(AccountError::NoAccount)));
+    assert!(matches!(world.key(&ann), Err(AccountError::NotAllowed)));
     assert!(
         keys.authenticate(&own.key, NOW).is_ok(),
         "her own account's"
