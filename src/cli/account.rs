@@ -551,7 +551,18 @@ fn base_url<'a>(context: &'a CommandContext<'_>) -> &'a str {
     base_url
 }
 
+/// Requires that somebody can sign in to an account, with a password and a role.
+fn require_person(account: &Account) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        account.organisation.is_none(),
+        "account {} is an organisation: its members sign in to their own accounts",
+        account.id
+    );
+    Ok(())
+}
+
 fn print_reset_link(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
+    require_person(account)?;
     anyhow::ensure!(
         account.status == AccountStatus::Active,
         "cannot create a link: account {} is {}",
@@ -572,6 +583,7 @@ fn set_password(
     account: &Account,
     password_stdin: bool,
 ) -> anyhow::Result<()> {
+    require_person(account)?;
     let password = if password_stdin {
         read_password()?
     } else {
@@ -766,6 +778,7 @@ fn parse_role(name: &str) -> Result<Role, String> {
 }
 
 fn set_role(context: &CommandContext<'_>, account: &Account, role: Role) -> anyhow::Result<()> {
+    require_person(account)?;
     let by = command_line_actor();
     let acting = context.accounts.with_actor(&by, context.now_ms);
     match acting.set_role(&account.id, role)? {

@@ -210,7 +210,9 @@ struct LatestRowsFragment {
 
 struct LiveStream {
     app: Arc<SidecarState>,
-    slot: StreamSlot,
+    _slot: StreamSlot,
+    /// Id of the account that is shown.
+    account: String,
     token: String,
     closing: watch::Receiver<bool>,
     ticks: Interval,
@@ -240,7 +242,7 @@ impl LiveStream {
                 .find_session(&self.token, now_ms)
                 .map_err(failed)?;
             let session = session.ok_or(())?;
-            let account = &self.slot.account;
+            let account = &self.account;
             let may_see =
                 session.account.id == *account && session.role.may(MemberAction::SeeUsage);
             if !may_see && session.person.id != *account {
@@ -249,7 +251,7 @@ impl LiveStream {
         }
         if self.snapshot.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
             let former = self.snapshot.as_ref();
-            let snapshot = SpendingSnapshot::load(&self.app, &self.slot.account, former, now_ms);
+            let snapshot = SpendingSnapshot::load(&self.app, &self.account, former, now_ms);
             self.snapshot = Some(snapshot.map_err(failed)?);
         }
         self.reads += 1;
@@ -271,7 +273,7 @@ impl LiveStream {
     }
 
     fn balance_update(&mut self, now_ms: i64) -> Result<Option<&BalanceView>, StoreError> {
-        let balance = self.app.billing.balance(&self.slot.account, now_ms)?;
+        let balance = self.app.billing.balance(&self.account, now_ms)?;
         let Some(snapshot) = &self.snapshot else {
             return Ok(None);
         };
@@ -284,16 +286,12 @@ impl LiveStream {
 
     /// Returns the latest responses as HTML, if there is a new one. The template escapes values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
-        let last = self
-            .app
-            .billing
-            .pages()
-            .last_ending_seq(&self.slot.account)?;
+        let last = self.app.billing.pages().last_ending_seq(&self.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }
         let rows = LatestRowsFragment {
-            rows: latest(&self.app, &ViewedAccount::own(&self.slot.account))?,
+            rows: latest(&self.app, &ViewedAccount::own(&self.account))?,
         };
         Ok(rows.render().ok())
     }
@@ -319,14 +317,15 @@ pub async fn live(
     user: CurrentUser,
 ) -> Result<Response, PageError> {
     user.require(MemberAction::SeeUsage)?;
-    let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
+    let slot = StreamSlot::try_acquire(&app.streams, &user.person.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let mut ticks = interval(Duration::from_millis(READ_INTERVAL_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
     let live = LiveStream {
         app,
-        slot,
+        _slot: slot,
+        account: user.account.id,
         token: user.token,
         closing,
         ticks,

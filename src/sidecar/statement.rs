@@ -161,9 +161,9 @@ async fn download(
         Ok(period) => period,
         Err(fault) => return Ok(refuse_period(&app, &user, query, fault, now_ms)),
     };
-    let account = user.account.id;
-    let slot = StreamSlot::try_acquire(&app.streams, &account, &app.settings.load().limits)
+    let slot = StreamSlot::try_acquire(&app.streams, &user.person.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
+    let account = user.account.id;
     let (from_day, to_day) = period.days();
     let billing = app.billing.clone();
     let start: Option<ActivityCursor> = None;

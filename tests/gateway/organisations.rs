@@ -38,6 +38,15 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
         0,
         "no trial"
     );
+    for args in [
+        &["account", "set-password", &id][..],
+        &["account", "role", &id, "operator"],
+        &["account", "reset-link", &id],
+    ] {
+        let refused = world.command(args);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(text.contains("is an organisation"), "{args:?}: {text}");
+    }
     world.json(&["account", "grant", &id, "5", "--ref", "funds"]);
     let added = world.json(&["org", "member", "add", &id, "ann@example.test"]);
     assert_eq!(added["members"][0]["role"], "member", "{added}");

@@ -1479,7 +1479,7 @@ limits! {
     /// Live balances of one address at one time (IPv6: one /64). Over it: 429. 0: no limit. Not for
     /// a proxy in `listen.trust_proxy` that does not name its client.
     live_streams_per_address = 256, 0..=1_000_000;
-    /// Live balances and downloads of one account at one time. Over it: 503.
+    /// Live balances and downloads of one person at one time. Over it: 503.
     live_streams_per_account = 8, 1..=65_536;
     /// Requests over one client connection (HTTP/1), after which the gateway closes it.
     keepalive_requests = 1_000, 1..=1_000_000;

@@ -48,7 +48,7 @@ pub fn show_download(
     query: &ActivityQuery,
 ) -> Result<Response, PageError> {
     let filter = query.filter().map_err(|_| PageError::NotFound)?;
-    let slot = StreamSlot::try_acquire(&app.streams, &user.account.id, &app.settings.load().limits)
+    let slot = StreamSlot::try_acquire(&app.streams, &user.person.id, &app.settings.load().limits)
         .ok_or(PageError::Busy)?;
     let Some(filter) = filter.responses else {
         let filter = filter.refused.ok_or(PageError::NotFound)?;
