@@ -209,6 +209,7 @@ fn ending(number: u64, account: String, key_id: String) -> Ending {
             took_ms: Some(1_200),
             first_token_ms: None,
             cache_marks: None,
+            member: None,
         },
     }
 }

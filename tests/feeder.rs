@@ -20,6 +20,7 @@ use accounts::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use accounts::db::{AccountRow, AppDb, Role};
 use accounts::{AccountStatus, Accounts};
 use config::redis_address::RedisAddress;
+use credits::limits::Spender;
 use credits::money::{CreditSplit, Micro};
 use credits::pricing;
 use credits::trial::Trial;
@@ -32,8 +33,8 @@ use llm_protocol::usage::Usage;
 use model_gateway::billing::Billing;
 use model_gateway::shared_credit::ledger_ingest::{IngestWorker, LedgerIngest, debit_operation};
 use model_gateway::shared_credit::redis::{
-    KeySeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
-    SettleReply, SharedStore, StoreEvent, partition,
+    PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand, SettleReply,
+    SharedStore, SpendSeed, StoreEvent, partition,
 };
 use model_gateway::shared_credit::shared_balances;
 use sha2::{Digest, Sha256};
@@ -129,6 +130,7 @@ impl World {
             took_ms: None,
             first_token_ms: None,
             cache_marks: None,
+            member: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();
@@ -250,6 +252,7 @@ impl World {
                 cost: self.cost,
                 ending: &ending,
                 key_id: KEY,
+                member: None,
                 tokens: 0,
             })
             .await
@@ -648,15 +651,16 @@ async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
         .partition_location(place)
         .unwrap()
         .unwrap();
-    let seed = KeySeed {
+    let seed = SpendSeed {
         account: ACCOUNT,
-        key_id: KEY,
+        spender: Spender::Key,
+        id: KEY,
         at_ms: now_ms(),
         spent: [Micro::ZERO; 4],
         seq: 1,
         epoch: &epoch,
     };
-    assert!(world.store.ingest().seed_key(&seed).await.unwrap());
+    assert!(world.store.ingest().seed_spending(&seed).await.unwrap());
     world.end("req_1").await;
     for _ in 0..2 {
         feed.run_all().await.unwrap();
@@ -1314,6 +1318,7 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
             cost: world.cost,
             ending: &ending,
             key_id: KEY,
+            member: None,
             tokens: 0,
         };
         wait_for("the server", async || {

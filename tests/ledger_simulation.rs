@@ -54,7 +54,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Seeds of the short run. Every eighth episode seals. The first two together reach each point of
 /// death; if a change of the product moves a point, other seeds do.
-const SEALING_SEEDS: [u64; 2] = [32, 48];
+const SEALING_SEEDS: [u64; 2] = [16, 272];
 const OTHER_SEALING_SEEDS: [u64; 1] = [96];
 const FIRST_SEEDS: [u64; 4] = [2, 3, 4, 5];
 const SECOND_SEEDS: [u64; 5] = [6, 7, 9, 10, 11];

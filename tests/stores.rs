@@ -134,6 +134,7 @@ impl World {
             cost: micro(cost),
             ending: "{\"a\":1}",
             key_id: "",
+            member: None,
             tokens: 0,
         };
         self.store.holds().settle(&end).await.unwrap()

@@ -173,6 +173,7 @@ impl Feeder<'_> {
             account: Arc::clone(&holder.account),
             key_id: Arc::clone(&key.id),
             key_shown: Arc::clone(&key.shown),
+            member: None,
             surface: model.protocol(),
             model: Arc::clone(model),
             bounds: Default::default(),

@@ -2,6 +2,7 @@
 //!
 //! This file must not depend on the source of the credits, and must not reserve any.
 
+use credits::limits::{Period, Spender};
 use credits::money::{CreditSplit, Micro};
 use ledger::LedgerAccount;
 
@@ -51,8 +52,17 @@ pub struct CreditSnapshot {
     pub trial_left: Micro,
     /// True if credits were ever bought or granted, apart from the trial.
     pub ever_credited: bool,
-    /// Credits left under the key's own limit. `None` if the key has no limit.
-    pub key_free: Option<Micro>,
+    /// Credits left under the spend limits of the key and of its member, in the order of
+    /// [`Spender::ALL`]. `None` without a limit.
+    pub spend_left: [Option<SpendLeft>; 2],
+}
+
+/// Credits left under a spend limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpendLeft {
+    pub of: Spender,
+    pub period: Period,
+    pub free: Micro,
 }
 
 impl CreditSnapshot {
@@ -98,7 +108,7 @@ impl CreditSnapshot {
             trial_ends_at_ms: row.trial_ends_at_ms,
             trial_left,
             ever_credited: row.credited.is_positive(),
-            key_free: None,
+            spend_left: [None; 2],
         }
     }
 

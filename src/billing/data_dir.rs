@@ -167,9 +167,9 @@ impl Billing {
             .open_account_with_trial(account, trial, now_ms)
     }
 
-    /// Returns the credits that a key has spent in the period that contains `now_ms` and in total,
-    /// and the time of its last use. The figures come from the ledger, which lags by a few
-    /// milliseconds.
+    /// Returns the credits that a key, or a member by the id of the membership, has spent in the
+    /// period that contains `now_ms` and in total, and the time of its last use. The figures come
+    /// from the ledger, which lags by a few milliseconds.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.

@@ -3,7 +3,7 @@
 //!
 //! This file must not reserve credits.
 
-use super::balance::CreditSnapshot;
+use super::balance::{CreditSnapshot, SpendLeft};
 use super::holds::{Payer, PendingRequests, ReserveError};
 use super::service::CreditService;
 use credits::money::Micro;
@@ -33,7 +33,9 @@ impl CreditService {
     }
 }
 
-/// Returns the amount to hold for a request, and the output limit that it covers.
+/// Returns the amount to hold for a request, and the output limit that it covers. Judges the key,
+/// its member and then the account, each by itself, and returns the error of the first that cannot
+/// pay.
 pub(super) fn size_hold(
     credit: &CreditSnapshot,
     quote: &Quote,
@@ -50,23 +52,22 @@ pub(super) fn size_hold(
             .max_affordable_output(budget)
             .filter(|limit| !exact || *limit == quote.output_limit)
     };
-    // If both the account and the key fall short, report the account, because a higher limit of the
-    // key would not help.
-    match affordable_output(available) {
-        Some(limit) => match credit.key_free {
-            None => Ok((quote.cost(limit), limit)),
-            Some(free) => affordable_output(free.or_zero().min(available))
-                .map(|limit| (quote.cost(limit), limit))
-                .ok_or(ReserveError::KeySpendLimit {
-                    free: free.or_zero(),
-                }),
-        },
-        None => Err(insufficient_error(
-            credit,
-            quote.cost(quote.output_floor.min(quote.output_limit)),
-            now_ms,
-        )),
+    let mut budget = available;
+    for left in credit.spend_left.iter().flatten() {
+        affordable_output(left.free).ok_or_else(|| spend_limit_error(left))?;
+        budget = budget.min(left.free);
     }
+    // Each spend limit alone pays for the request.
+    let limit = affordable_output(budget).ok_or_else(|| {
+        let needed = quote.cost(quote.output_floor.min(quote.output_limit));
+        insufficient_error(credit, needed, now_ms)
+    })?;
+    Ok((quote.cost(limit), limit))
+}
+
+fn spend_limit_error(left: &SpendLeft) -> ReserveError {
+    let SpendLeft { of, period, free } = *left;
+    ReserveError::SpendLimit { of, period, free }
 }
 
 fn insufficient_error(credit: &CreditSnapshot, needed: Micro, now_ms: i64) -> ReserveError {
@@ -92,17 +93,15 @@ fn check_funds(
     if credit.open_requests >= max_open {
         return Err(ReserveError::TooManyOpen { limit: max_open });
     }
-    let (available, free) = (
-        credit.available.total(),
-        credit.key_free.map(Micro::or_zero),
-    );
-    if free.unwrap_or(available).min(available) >= AMPLE_CREDIT {
+    let available = credit.available.total();
+    let limits = || credit.spend_left.iter().flatten();
+    if limits().fold(available, |least, left| least.min(left.free)) >= AMPLE_CREDIT {
         return Ok(());
     }
     let min_cost = min_cost();
-    match free {
-        _ if available < min_cost => Err(insufficient_error(credit, min_cost, now_ms)),
-        Some(free) if free < min_cost => Err(ReserveError::KeySpendLimit { free }),
-        _ => Ok(()),
+    match limits().find(|left| left.free < min_cost) {
+        Some(left) => Err(spend_limit_error(left)),
+        None if available < min_cost => Err(insufficient_error(credit, min_cost, now_ms)),
+        None => Ok(()),
     }
 }

@@ -104,10 +104,10 @@ impl CreditService {
                     open,
                     now_ms,
                 );
-                credit.key_free =
+                credit.spend_left =
                     serving
                         .holds
-                        .key_credit_left(&serving.ledger, &request.payer(), now_ms)?;
+                        .spend_left(&serving.ledger, &request.payer(), now_ms)?;
                 let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
                 let (amount, output_limit) = size_hold(&credit, quote, exact, max_open, now_ms)?;
                 limit = output_limit;

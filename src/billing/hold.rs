@@ -34,6 +34,8 @@ pub struct HoldRequest {
     pub account: Arc<str>,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
+    /// Id of the membership whose key it is, if the account is an organisation's.
+    pub member: Option<Arc<str>>,
     pub model: Arc<CatalogModel>,
     pub surface: Protocol,
     pub bounds: RequestLimits,
@@ -42,10 +44,11 @@ pub struct HoldRequest {
 }
 
 impl HoldRequest {
-    pub(super) fn payer(&self) -> Payer<'_> {
+    pub(crate) fn payer(&self) -> Payer<'_> {
         Payer {
             account: &self.account,
             key: &self.key_id,
+            member: self.member.as_ref(),
             bounds: &self.bounds,
         }
     }
@@ -373,6 +376,7 @@ impl HeldRequest {
             account,
             key_id,
             key_shown,
+            member,
             model,
             surface,
             conversation,
@@ -400,6 +404,7 @@ impl HeldRequest {
                 took_ms: self.elapsed_ms(),
                 first_token_ms: self.first_token_ms,
                 cache_marks: self.cache_marks,
+                member: member.as_deref().map(str::to_owned),
             },
         }
     }

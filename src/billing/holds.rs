@@ -7,13 +7,13 @@
 //! the ledger writer, and no lock is held across a commit. Holds end with the process, except that
 //! a process that hands over turns them into claims. The claims of other processes
 //! (`billing/handover.rs`) are in the same snapshot and count as held. The same rule applies to the
-//! spending and the holds of a key. The same lock protects the rate counters of the key and the
-//! account. This file must not depend on prices.
+//! spending and the holds of a key, and of a member. The same lock protects the rate counters of
+//! the key and the account. This file must not depend on prices.
 
 use super::backlog::BacklogRefusal;
-use super::balance::CreditSnapshot;
+use super::balance::{CreditSnapshot, SpendLeft};
 use base::clock;
-use credits::limits::RequestLimits;
+use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use ledger::StoreError;
@@ -36,18 +36,20 @@ pub struct HoldRegistry {
     withheld: AtomicUsize,
 }
 
-/// A part of the accounts and their keys, with a lock of its own.
+/// A part of the accounts, their keys and members, with a lock of its own.
 #[derive(Default)]
 struct Shard {
     accounts: HashMap<Arc<str>, AccountHolds>,
-    keys: HashMap<Arc<str>, KeyHolds>,
+    spenders: HashMap<Arc<str>, SpenderHolds>,
 }
 
-/// The account and key that make a request, with its limits.
+/// The account, key and member that make a request, with its limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Payer<'a> {
     pub account: &'a Arc<str>,
     pub key: &'a Arc<str>,
+    /// Id of the membership whose key it is, if the account is an organisation's.
+    pub member: Option<&'a Arc<str>>,
     pub bounds: &'a RequestLimits,
 }
 
@@ -64,9 +66,10 @@ struct AccountHolds {
     gauge: RateCounter,
 }
 
-/// One key's holds. They are counted even without a limit, because a limit may be set at any time.
+/// The holds of one key or member. They are counted even without a limit, because a limit may be
+/// set at any time.
 #[derive(Debug, Clone, Copy, Default)]
-struct KeyHolds {
+struct SpenderHolds {
     requests: u64,
     held: Micro,
     /// Part of `held` for requests of dead processes whose endings the ledger cannot enter yet.
@@ -101,8 +104,10 @@ pub enum ReserveError {
         needed: Micro,
     },
     TrialExpired,
-    /// The rest of the key's own limit is less than the request needs.
-    KeySpendLimit {
+    /// The rest of the spend limit of the key, or of its member, is less than the request needs.
+    SpendLimit {
+        of: Spender,
+        period: Period,
         free: Micro,
     },
     TooManyOpen {
@@ -183,9 +188,7 @@ impl HoldRegistry {
         )?;
         let (amount, output_limit) = decide(&credit)?;
         let parts = credit.available.draw(amount);
-        let (open, of_key) = shard.entries(payer);
-        open.add(parts);
-        of_key.add(parts);
+        shard.add(payer, parts);
         Ok(Some((parts, output_limit, shard.count_request(payer))))
     }
 
@@ -224,30 +227,27 @@ impl HoldRegistry {
         Ok(shard.count_request(payer))
     }
 
-    /// Returns the credits left under the key's own limit, or `None` if it has no limit. The result
-    /// is exact in the process that admits requests. During a handover, each process counts its own
-    /// holds and the spending of both, so the key may exceed its limit by the cost of the other
+    /// Returns the credits left under the spend limits of the key and of its member. The result is
+    /// exact in the process that admits requests. During a handover, each process counts its own
+    /// holds and the spending of both, so a limit may be exceeded by the cost of the other
     /// process's open requests.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
-    pub fn key_credit_left(
+    pub fn spend_left(
         &self,
         ledger: &Ledger,
         payer: &Payer<'_>,
         now_ms: i64,
-    ) -> Result<Option<Micro>, StoreError> {
+    ) -> Result<[Option<SpendLeft>; 2], StoreError> {
         let shard = self.lock_shard(payer.account);
-        let of_key = shard.keys.get(payer.key).copied().unwrap_or_default();
-        of_key.credit_left(ledger, payer, &self.instance_id, now_ms)
+        shard.spend_left(ledger, payer, &self.instance_id, now_ms)
     }
 
     /// Counts the claimed credits of a request in this process, which has handed over.
     pub fn add_claimed(&self, payer: &Payer<'_>, parts: CreditSplit) {
         let mut shard = self.lock_shard(payer.account);
-        let (open, of_key) = shard.entries(payer);
-        open.add(parts);
-        of_key.add(parts);
+        shard.add(payer, parts);
     }
 
     /// Holds the costs of ended requests of dead processes whose endings wait for a missing
@@ -266,16 +266,23 @@ impl HoldRegistry {
             for open in shard.accounts.values_mut() {
                 open.hold_withheld(CreditSplit::ZERO.minus(open.withheld));
             }
-            for of_key in shard.keys.values_mut() {
-                of_key.hold_withheld(Micro::ZERO.minus(of_key.withheld));
+            for holds in shard.spenders.values_mut() {
+                holds.hold_withheld(Micro::ZERO.minus(holds.withheld));
             }
         }
-        for WithheldCost { account, key, cost } in costs {
+        for WithheldCost {
+            account,
+            spenders,
+            cost,
+        } in costs
+        {
             let shard = &mut shards[self.shard_index(account)];
             let open = shard.accounts.entry(Arc::clone(account)).or_default();
             open.hold_withheld(*cost);
-            let of_key = shard.keys.entry(Arc::clone(key)).or_default();
-            of_key.hold_withheld(cost.total());
+            for spender in spenders {
+                let holds = shard.spenders.entry(Arc::clone(spender)).or_default();
+                holds.hold_withheld(cost.total());
+            }
         }
     }
 
@@ -334,11 +341,14 @@ impl HoldRegistry {
         open.settled = open.settled.plus(taken);
         open.requests = open.requests.saturating_sub(1);
         open.unmirrored = true;
-        // A cost above the hold counts for the key too, even beyond the key's limit, because the
-        // account has paid it.
-        of_key.held = of_key.held.minus(held.total());
-        of_key.settled = of_key.settled.plus(taken.total());
-        of_key.requests = of_key.requests.saturating_sub(1);
+        // A cost above the hold counts for the key and the member too, even beyond their limits,
+        // because the account has paid it.
+        for spender in payer.spenders() {
+            let holds = shard.spenders.entry(Arc::clone(spender)).or_default();
+            holds.held = holds.held.minus(held.total());
+            holds.settled = holds.settled.plus(taken.total());
+            holds.requests = holds.requests.saturating_sub(1);
+        }
         HoldResolution {
             taken,
             writeoff: cost.minus(taken.total()),
@@ -351,14 +361,16 @@ impl HoldRegistry {
     pub fn undo_settlement(
         &self,
         ledger: &Ledger,
-        (account, key): (&Arc<str>, &Arc<str>),
+        payer: &Payer<'_>,
         resolved: &HoldResolution,
     ) -> CreditSplit {
-        let mut shard = self.lock_shard(account);
-        if let Some(of_key) = shard.keys.get_mut(key) {
-            of_key.settled = of_key.settled.minus(resolved.taken.total());
+        let mut shard = self.lock_shard(payer.account);
+        for spender in payer.spenders() {
+            if let Some(holds) = shard.spenders.get_mut(spender) {
+                holds.settled = holds.settled.minus(resolved.taken.total());
+            }
         }
-        if let Some(open) = shard.accounts.get_mut(account) {
+        if let Some(open) = shard.accounts.get_mut(payer.account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // The lock is held, so a later handover does not see the undone settlement.
@@ -476,10 +488,54 @@ impl HoldRegistry {
     }
 }
 
+impl<'a> Payer<'a> {
+    /// Returns the ids whose spending the request counts as, in the order of [`Spender::ALL`].
+    fn spenders(&self) -> impl Iterator<Item = &'a Arc<str>> + use<'a> {
+        std::iter::once(self.key).chain(self.member)
+    }
+}
+
 impl Shard {
-    fn entries(&mut self, payer: &Payer<'_>) -> (&mut AccountHolds, &mut KeyHolds) {
+    fn entries(&mut self, payer: &Payer<'_>) -> (&mut AccountHolds, &mut SpenderHolds) {
         let open = self.accounts.entry(Arc::clone(payer.account)).or_default();
-        (open, self.keys.entry(Arc::clone(payer.key)).or_default())
+        (
+            open,
+            self.spenders.entry(Arc::clone(payer.key)).or_default(),
+        )
+    }
+
+    /// Adds a hold to the account, the key and the member.
+    fn add(&mut self, payer: &Payer<'_>, parts: CreditSplit) {
+        self.entries(payer).0.add(parts);
+        for spender in payer.spenders() {
+            let holds = self.spenders.entry(Arc::clone(spender)).or_default();
+            holds.add(parts);
+        }
+    }
+
+    /// Returns the credits left under each spend limit.
+    fn spend_left(
+        &self,
+        ledger: &Ledger,
+        payer: &Payer<'_>,
+        instance_id: &str,
+        now_ms: i64,
+    ) -> Result<[Option<SpendLeft>; 2], StoreError> {
+        let mut left = [None; 2];
+        let spenders = payer.spenders().zip(Spender::ALL).zip(payer.bounds.spend);
+        for (((spender, of), limit), left) in spenders.zip(&mut left) {
+            let Some(SpendLimit { credits, period }) = limit else {
+                continue;
+            };
+            let holds = self.spenders.get(spender).copied().unwrap_or_default();
+            let spent = holds.spent(ledger, spender, period.first_day(now_ms), instance_id)?;
+            *left = Some(SpendLeft {
+                of,
+                period,
+                free: credits.minus(spent).minus(holds.held).or_zero(),
+            });
+        }
+        Ok(left)
     }
 
     /// Checks whether the rate limits allow one more request besides the `arriving` ones, and
@@ -499,11 +555,11 @@ impl Shard {
         })?;
         self.check_rates(payer, arriving)
             .map_err(ReserveError::Limited)?;
-        let (open, of_key) = self.entries(payer);
+        let (open, _) = self.entries(payer);
         let open_requests = open.requests.saturating_add(arriving.of_account);
         let mut credit =
             CreditSnapshot::from_row(row, open.held, open.settled, open_requests, now_ms);
-        credit.key_free = of_key.credit_left(ledger, payer, instance_id, now_ms)?;
+        credit.spend_left = self.spend_left(ledger, payer, instance_id, now_ms)?;
         Ok(credit)
     }
 
@@ -566,7 +622,7 @@ impl Shard {
     }
 }
 
-impl KeyHolds {
+impl SpenderHolds {
     fn add(&mut self, parts: CreditSplit) {
         self.held = self.held.plus(parts.total());
         self.requests = self.requests.saturating_add(1);
@@ -577,24 +633,17 @@ impl KeyHolds {
         self.withheld = self.withheld.plus(change);
     }
 
-    /// Returns the credits left under a limit. Settled credits that the ledger does not have yet
+    /// Returns the credits spent since a day. Settled credits that the ledger does not have yet
     /// count as spent now, on whichever day they are entered.
-    fn credit_left(
+    fn spent(
         &self,
         ledger: &Ledger,
-        payer: &Payer<'_>,
+        spender: &str,
+        first_day: i64,
         instance_id: &str,
-        now_ms: i64,
-    ) -> Result<Option<Micro>, StoreError> {
-        let Some(limit) = payer.bounds.spend else {
-            return Ok(None);
-        };
-        let known =
-            ledger
-                .rows()
-                .key_spend(payer.key, limit.period.first_day(now_ms), instance_id)?;
-        let spent = known.spent.plus(self.settled.minus(known.applied));
-        Ok(Some(limit.credits.minus(spent).minus(self.held)))
+    ) -> Result<Micro, StoreError> {
+        let known = ledger.rows().key_spend(spender, first_day, instance_id)?;
+        Ok(known.spent.plus(self.settled.minus(known.applied)))
     }
 }
 

@@ -98,6 +98,9 @@ pub fn receipt(receipt: &Receipt) -> Value {
             value[name] = json!(ms);
         }
     }
+    if let Some(person) = detail.person() {
+        value["member"] = json!(person);
+    }
     if receipt.writeoff.is_positive() {
         value["writeoff"] = json!(receipt.writeoff);
     }

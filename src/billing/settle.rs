@@ -3,8 +3,10 @@
 //!
 //! This file must not decide what a request costs: `billing/hold.rs` does.
 
-use super::hold::{Debit, HeldRequest, HoldEnd, HoldStore, record_metrics, without_charge};
-use super::holds::HoldResolution;
+use super::hold::{
+    Debit, HeldRequest, HoldEnd, HoldRequest, HoldStore, record_metrics, without_charge,
+};
+use super::holds::{HoldResolution, Payer};
 use super::ledger_writer::Settlement;
 use super::service::ServingState;
 use base::failpoint::{self, Point};
@@ -37,10 +39,15 @@ impl HoldStore for ServingState {
         };
         let ending = hold.build_ending(taken, writeoff, &end);
         let record = EncodedRecord::new(&JournalRecord::End(ending.clone()));
-        let (account, key) = (
-            Arc::clone(&hold.request.account),
-            Arc::clone(&hold.request.key_id),
-        );
+        let HoldRequest {
+            account,
+            key_id,
+            member,
+            bounds,
+            ..
+        } = &hold.request;
+        let (account, key, bounds) = (Arc::clone(account), Arc::clone(key_id), *bounds);
+        let member = member.clone();
         let serving = Arc::clone(&self);
         failpoint::hit(Point::BeforeJournalEnd);
         let journalled = self.journal.submit(record, move |written| match written {
@@ -54,10 +61,15 @@ impl HoldStore for ServingState {
                 });
             }
             Err(error) => {
-                let freed =
-                    serving
-                        .holds
-                        .undo_settlement(&serving.ledger, (&account, &key), &resolved);
+                let payer = Payer {
+                    account: &account,
+                    key: &key,
+                    member: member.as_ref(),
+                    bounds: &bounds,
+                };
+                let freed = serving
+                    .holds
+                    .undo_settlement(&serving.ledger, &payer, &resolved);
                 // The ledger receives the ending without the journal. A replay of the journal would
                 // have the same result, because the opening record has no end.
                 serving.writer.enqueue(Settlement {

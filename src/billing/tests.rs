@@ -83,6 +83,7 @@ fn opening(request: &str) -> HoldRequest {
         account: ACCOUNT.into(),
         key_id: "key_1".into(),
         key_shown: "gw-sk-…".into(),
+        member: None,
         model: model(),
         surface: Protocol::Chat,
         bounds: Default::default(),

@@ -10,9 +10,9 @@ use crate::document;
 use crate::shared_credit::wait_until_published;
 use accounts::db::KeyFilter;
 use accounts::{
-    Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeySettings,
-    LinkPurpose, NewAccount, NewKey, NewOneTimeLink, ProviderIdentity, Role, open_account_as,
-    random_password,
+    Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeyHolder,
+    KeySettings, LinkPurpose, NewAccount, NewKey, NewOneTimeLink, ProviderIdentity, Role,
+    open_account_as, random_password,
 };
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
@@ -174,6 +174,9 @@ pub enum KeyCommand {
         /// Name that distinguishes the key from others, 1 to 64 characters.
         #[arg(long)]
         name: String,
+        /// E-mail or account id of the member whose key it is, if the account is an organisation's.
+        #[arg(long)]
+        member: Option<String>,
         #[command(flatten)]
         settings: KeyArgs,
     },
@@ -334,16 +337,27 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         KeyCommand::Create {
             account,
             name,
+            member,
             settings,
         } => {
             let account = find(context, &account)?;
+            let member = member.map(|member| find(context, &member)).transpose()?;
+            let member = member.as_ref().map(|member| member.id.as_str());
             settings.check(context.settings)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
-            let (what, by) = (json!({"name": name, "settings": set}), command_line_actor());
+            let mut what = json!({"name": name, "settings": set});
+            if let Some(member) = member {
+                what["person"] = json!(member);
+            }
+            let by = command_line_actor();
             let acting = context.accounts.with_actor(&by, context.now_ms);
             let new = acting.record_then_run("key.create", &account.id, &what, || {
-                keys.create_key_with(&account.id, &name, &set, context.now_ms)
+                let holder = KeyHolder {
+                    account: &account.id,
+                    member,
+                };
+                keys.create_key_of(holder, &name, &set, context.now_ms)
             });
             print_new_key(context, &new.context("cannot create a key")?)
         }

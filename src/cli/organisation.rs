@@ -5,10 +5,14 @@
 
 use super::account::{CommandContext, command_line_actor, find, print};
 use crate::shared_credit::wait_until_published;
-use accounts::{Account, Member, MemberAuthority, OrganisationRole, complete_sign_ups};
+use accounts::{
+    Account, Member, MemberAuthority, MemberEdit, OrganisationRole, complete_sign_ups,
+    membership_id,
+};
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
 use clap::Subcommand;
+use credits::limits::{Period, SpendLimit, SpendLimitParseError};
 use serde_json::{Value, json};
 
 #[derive(Debug, Subcommand)]
@@ -52,21 +56,34 @@ pub enum MemberCommand {
         /// E-mail or account id of the person.
         person: String,
     },
-    /// Change the role of a member.
+    /// Change the role or the budget of a member.
     Set {
         /// Account id of the organisation.
         organisation: String,
         /// E-mail or account id of the person.
         person: String,
         /// New role: owner, admin, billing or member.
-        #[arg(long, value_parser = parse_role)]
-        role: OrganisationRole,
+        #[arg(long, value_parser = parse_role, required_unless_present = "budget")]
+        role: Option<OrganisationRole>,
+        /// Credits that the member may spend in a period (UTC): 100/day, 100/week, 100/month or
+        /// 100/total; `none` removes the budget.
+        #[arg(long, value_parser = parse_budget, conflicts_with = "role")]
+        budget: Option<NewBudget>,
     },
 }
 
 fn parse_role(name: &str) -> Result<OrganisationRole, String> {
     OrganisationRole::parse(name)
         .ok_or_else(|| "the roles are owner, admin, billing and member".to_owned())
+}
+
+/// A budget as typed; `None` removes it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBudget(Option<SpendLimit>);
+
+fn parse_budget(text: &str) -> Result<NewBudget, SpendLimitParseError> {
+    let limit = (text != "none").then(|| text.parse()).transpose()?;
+    Ok(NewBudget(limit))
 }
 
 /// # Errors
@@ -100,33 +117,38 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
             show(context, &find_organisation(context, &organisation)?)
         }
         OrganisationCommand::Member(command) => {
-            let (organisation, person, role, is_new) = match command {
+            let (organisation, person, new, edit) = match command {
                 MemberCommand::Add {
                     organisation,
                     person,
                     role,
-                } => (organisation, person, Some(role), true),
+                } => (organisation, person, Some(role), MemberEdit::Role(role)),
                 MemberCommand::Remove {
                     organisation,
                     person,
-                } => (organisation, person, None, false),
+                } => (organisation, person, None, MemberEdit::Remove),
                 MemberCommand::Set {
                     organisation,
                     person,
                     role,
-                } => (organisation, person, Some(role), false),
+                    budget,
+                } => {
+                    let of_budget = MemberEdit::Budget(budget.and_then(|NewBudget(limit)| limit));
+                    let edit = role.map_or(of_budget, MemberEdit::Role);
+                    (organisation, person, None, edit)
+                }
             };
             let organisation = find_organisation(context, &organisation)?;
             let person = find(context, &person)?;
             let keys = context.accounts.api_keys();
             let keys = keys.live_of_member(&organisation.id, &person.id)?;
-            let changed = match role.filter(|_| is_new) {
+            let changed = match new {
                 Some(role) => acting.add_member(&organisation.id, &person.id, role),
                 None => acting.change_member(
                     MemberAuthority::Operator,
                     &organisation.id,
                     &person.id,
-                    role,
+                    edit,
                     None,
                 ),
             };
@@ -166,9 +188,11 @@ fn document(organisation: &Account) -> Value {
 fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<()> {
     let members = context.accounts.organisations();
     let members = members.members(&organisation.id)?;
-    let lines = members
-        .iter()
-        .map(|member| format!("  {} {}\n", member.email, member.role.name()));
+    let lines = members.iter().map(|member| {
+        let budget = member.budget.map(|budget| format!(" {budget}"));
+        let (email, role) = (&member.email, member.role.name());
+        format!("  {email} {role}{}\n", budget.unwrap_or_default())
+    });
     let text = format!(
         "{} {} {}\n{}",
         organisation.id,
@@ -177,14 +201,20 @@ fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<
         lines.collect::<String>()
     );
     let member = |member: &Member| {
-        json!({
+        let id = membership_id(&organisation.id, &member.person);
+        let period = member.budget.map_or(Period::Total, |budget| budget.period);
+        let spend = context.billing.key_spend(&id, period, context.now_ms)?;
+        anyhow::Ok(json!({
             "account_id": member.person,
             "email": member.email,
             "role": member.role.name(),
             "since": rfc3339(member.since_ms),
-        })
+            "budget": member.budget.map(|budget| budget.to_string()),
+            "spent": spend.spent,
+        }))
     };
     let mut value = document(organisation);
-    value["members"] = members.iter().map(member).collect();
+    let members: anyhow::Result<Vec<_>> = members.iter().map(member).collect();
+    value["members"] = members?.into();
     print(context.json, &value, &text)
 }

@@ -29,7 +29,7 @@ pub fn bounds(
     RequestLimits {
         key,
         account,
-        spend: principal.settings.spend_limit,
+        spend: principal.spend_limits(),
         tokens: if counts_tokens { tokens() } else { 0 },
     }
 }

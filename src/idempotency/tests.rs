@@ -110,6 +110,7 @@ fn hold(billing: &CreditService, request_id: &str) -> crate::billing::Hold {
         account: "acct_1".into(),
         key_id: "key_1".into(),
         key_shown: "gw-sk-…".into(),
+        member: None,
         model,
         surface: Protocol::Messages,
         bounds: Default::default(),

@@ -8,7 +8,7 @@
 use super::lookup_budget::LookupBudget;
 use crate::shared_credit::redis::SharedStore;
 use accounts::ApiKeyStatus;
-use accounts::{AuthError, KeyIdentity, Principal};
+use accounts::{AuthError, KeyIdentity, KeyMember, Principal};
 use accounts::{KeySettings, RateSettings};
 use base::telemetry::METRICS;
 use ledger::StoreError;
@@ -183,6 +183,8 @@ impl SharedKeys {
                         .into(),
                     account_rates: RateSettings::decode(field("account_rates"))
                         .map_err(AuthError::Unavailable)?,
+                    member: KeyMember::decode(field("member"), field("budget"))
+                        .map_err(AuthError::Unavailable)?,
                 };
                 self.cache.insert(hash, principal.clone(), generation);
                 principal.check_expiry(self.store.clock().to_store_time(now_ms))
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     fn principal() -> Principal {
-        let (settings, account_rates) = Default::default();
+        let (settings, account_rates, member) = Default::default();
         let (account_id, key_id, key_shown) = ("acct_1".into(), "key_1".into(), "gw-sk-…".into());
         Principal {
             account_id,
@@ -277,6 +279,7 @@ mod tests {
             key_shown,
             settings,
             account_rates,
+            member,
         }
     }
 

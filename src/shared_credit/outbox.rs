@@ -615,6 +615,7 @@ impl OutboxWorker {
                     ..
                 } = &entry.ending;
                 let (cost, key_id) = (entry.ending.cost(), &detail.key_id);
+                let member = detail.member.as_deref();
                 let tokens = detail.usage.tokens_total();
                 let end = SettleCommand {
                     request_id,
@@ -622,6 +623,7 @@ impl OutboxWorker {
                     cost,
                     ending: &entry.text,
                     key_id,
+                    member,
                     tokens,
                 };
                 let outcome = store.holds().settle(&end).await;

@@ -75,6 +75,8 @@ fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
         ("account_status", account_status),
         ("settings", &newest.settings),
         ("account_rates", &newest.account_rates),
+        ("member", &newest.member_id),
+        ("budget", &newest.budget),
     ]
     .into_iter()
     .all(|(field, value)| published.get(field).is_some_and(|found| found == value))
@@ -129,18 +131,20 @@ mod tests {
             .key_change(&key_id)
             .unwrap()
             .unwrap();
-        let fields = ["status", "account_status", "settings", "account_rates"];
-        let published: HashMap<_, _> = [
+        let fields = [
             ("status", "active"),
             ("account_status", "active"),
             ("settings", newest.settings.as_str()),
             ("account_rates", newest.account_rates.as_str()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
+            ("member", newest.member_id.as_str()),
+            ("budget", newest.budget.as_str()),
+        ];
+        let published: HashMap<_, _> = fields
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
         assert!(is_same(&newest, &published));
         assert!(!is_same(&newest, &HashMap::new()), "nothing is there yet");
-        for field in fields {
+        for (field, _) in fields {
             let mut older = published.clone();
             older.insert(field.to_owned(), "older".to_owned());
             assert!(!is_same(&newest, &older), "{field}");

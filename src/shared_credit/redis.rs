@@ -35,7 +35,7 @@ pub use blocking::block_on;
 pub use client::SharedStore;
 pub use clock::StoreClock;
 pub use events::{StoreEvent, StoredEvents};
-pub use ingest::{KeySeed, MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey};
+pub use ingest::{MAX_RESTORED, PartitionServer, RestoreEntry, SharedKey, SpendSeed};
 pub use keyspace::{PARTITIONS, partition};
 pub use reservation::{ReserveCommand, ReserveReply};
 pub use settlement::{EndState, SettleCommand, SettleReply};

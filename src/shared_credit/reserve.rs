@@ -9,6 +9,7 @@ use crate::shared_credit::billing::{SEED_POLL_INTERVAL, SharedBilling};
 use crate::shared_credit::redis::{ReserveCommand, ReserveReply};
 use base::failpoint::{self, Point};
 use base::telemetry::METRICS;
+use credits::limits::{Period, RequestLimits, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::pricing::Quote;
 use credits::rates::{RateLimitKind, RateLimitWait};
@@ -70,7 +71,7 @@ impl SharedBilling {
             lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed))
                 .saturating_add(LEASE_MARGIN),
             max_open,
-            within: (!request.bounds.is_unbounded()).then_some((&*request.key_id, &request.bounds)),
+            within: limits(&request.payer()),
         };
         // Journal the hold before the store reserves credits, so that this edge knows of every hold
         // in the store, even after a crash.
@@ -99,7 +100,7 @@ impl SharedBilling {
                     affordable_output(parts),
                 ));
             }
-            Ok(other) => reserve_error(other, floor, max_open),
+            Ok(other) => reserve_error(other, floor, &command),
             // The store may have reserved the credits anyway. An ending without cost releases them
             // as soon as the store is reachable.
             Err(why) => {
@@ -131,7 +132,7 @@ impl SharedBilling {
             floor: min_cost,
             lease: Duration::ZERO,
             max_open,
-            within: (!payer.bounds.is_unbounded()).then_some((&**payer.key, payer.bounds)),
+            within: limits(payer),
         };
         match self
             .reserve_in_store(&command)
@@ -139,7 +140,7 @@ impl SharedBilling {
             .map_err(ReserveError::Unavailable)?
         {
             ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => Ok(()),
-            other => Err(reserve_error(other, min_cost, max_open)),
+            other => Err(reserve_error(other, min_cost, &command)),
         }
     }
 
@@ -182,15 +183,32 @@ impl SharedBilling {
     }
 }
 
-fn reserve_error(reply: ReserveReply, needed: Micro, max_open: u64) -> ReserveError {
+/// Returns the key, the member and the limits of a request, or `None` without limits.
+fn limits<'a>(payer: &Payer<'a>) -> Option<(&'a str, Option<&'a str>, &'a RequestLimits)> {
+    let member = payer.member.map(|member| &**member);
+    (!payer.bounds.is_unbounded()).then_some((payer.key, member, payer.bounds))
+}
+
+fn reserve_error(reply: ReserveReply, needed: Micro, command: &ReserveCommand<'_>) -> ReserveError {
     match reply {
         ReserveReply::Insufficient { available } => {
             ReserveError::Insufficient { available, needed }
         }
         ReserveReply::TrialExpired => ReserveError::TrialExpired,
-        ReserveReply::KeySpendLimit { free } => ReserveError::KeySpendLimit { free },
+        ReserveReply::SpendLimit { of, free } => {
+            let spend = command.within.map_or([None; 2], |(.., limits)| limits.spend);
+            let limits = Spender::ALL.into_iter().zip(spend);
+            let limit = limits.filter(|(one, _)| *one == of).find_map(|(_, limit)| limit);
+            ReserveError::SpendLimit {
+                of,
+                period: limit.map_or(Period::Total, |limit| limit.period),
+                free,
+            }
+        }
         ReserveReply::Limited(wait) => ReserveError::Limited(wait),
-        ReserveReply::TooManyOpen => ReserveError::TooManyOpen { limit: max_open },
+        ReserveReply::TooManyOpen => ReserveError::TooManyOpen {
+            limit: command.max_open,
+        },
         ReserveReply::Suspended | ReserveReply::Ended | ReserveReply::Unknown => {
             ReserveError::Unavailable(
                 "the shared store refused the reservation: the account is suspended or unknown, or \

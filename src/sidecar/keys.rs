@@ -7,7 +7,7 @@
 
 mod created;
 mod row;
-mod settings;
+pub(super) mod settings;
 mod status;
 
 use super::account::require_recent_password;

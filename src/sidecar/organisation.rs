@@ -8,15 +8,15 @@ use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
 use super::form::{self, FormStop};
+use super::keys::settings::{describe_spend_limit, parse_spend_limit};
 use super::page::{Frame, html};
 use super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
-use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::shared_credit::wait_until_published;
 use accounts::{
     AccountError, Actor, MAX_ORGANISATION_NAME_CHARS, Member, MemberAction, MemberAuthority,
-    MemberInvite, Membership, OrganisationRole, complete_sign_ups,
+    MemberEdit, MemberInvite, Membership, OrganisationRole, complete_sign_ups, membership_id,
 };
 use askama::Template;
 use axum::Router;
@@ -24,17 +24,12 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use base::clock::{month_number, month_start_ms, now_ms};
-use credits::limits::day_number;
-use credits::money::Micro;
-use std::collections::HashMap;
+use base::clock::now_ms;
+use credits::limits::{Period, SpendLimit};
 use std::sync::Arc;
 
 const ORGANISATION_PATH: &str = "/dashboard/organisation";
 const SWITCH_PATH: &str = "/dashboard/switch";
-
-/// Maximum number of keys whose spending a page adds up. With more, it shows no sums.
-const MAX_KEYS: u32 = 10_000;
 
 /// Limit of invitations that an organisation sends.
 const INVITATIONS: AttemptLimit = AttemptLimit {
@@ -53,6 +48,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route(
             "/dashboard/organisation/members/{id}/role",
             post(change_role),
+        )
+        .route(
+            "/dashboard/organisation/members/{id}/budget",
+            post(change_budget),
         )
         .route(
             "/dashboard/organisation/members/{id}/remove",
@@ -100,7 +99,10 @@ struct MemberView {
     seen: Option<Timestamp>,
     /// In this month (UTC); `None` if the reader may not see it.
     spent: Option<Credits>,
-    /// Roles that the reader may give.
+    budget: Option<SpendLimit>,
+    /// What was spent of the budget; `None` without one, or if the reader may not see it.
+    used: Option<String>,
+    /// Roles that the reader may give. Who may give one may change the budget.
     roles: Vec<OrganisationRole>,
     may_remove: bool,
 }
@@ -170,22 +172,18 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<OrganisationPage, Page
     let name = shown_name(user)?;
     let organisations = app.accounts.organisations();
     let members = organisations.members(&user.account.id)?;
-    let spent = match user.role.may(MemberAction::SeeUsage) {
-        true => spent_by_member(app, &user.account.id)?,
-        false => None,
-    };
+    let members = members.into_iter();
     let invites = match user.role.may(MemberAction::ManageMembers) {
         true => organisations.invites(&user.account.id, now_ms())?,
         false => Vec::new(),
     };
     Ok(OrganisationPage {
-        frame: Frame::new("Organisation", user).with_index_lag(app.billing.pages().index_lag()),
+        frame: Frame::new("Organisation", user),
         csrf: user.csrf.clone(),
         name,
         members: members
-            .into_iter()
-            .map(|member| member_view(user, member, spent.as_ref()))
-            .collect(),
+            .map(|member| member_view(app, user, member))
+            .collect::<Result<_, _>>()?,
         invites: invites
             .into_iter()
             .map(|invite| InviteView {
@@ -210,54 +208,34 @@ fn roles_for(user: &CurrentUser, from: Option<OrganisationRole>) -> Vec<Organisa
 }
 
 fn member_view(
+    app: &SidecarState,
     user: &CurrentUser,
     member: Member,
-    spent: Option<&HashMap<String, Micro>>,
-) -> MemberView {
+) -> Result<MemberView, PageError> {
     let is_self = member.person == user.person.id;
-    MemberView {
+    let id = membership_id(&user.account.id, &member.person);
+    let shows_usage = is_self || user.role.may(MemberAction::SeeUsage);
+    let spent = |period| -> Result<_, PageError> {
+        Ok(app.billing.key_spend(&id, period, now_ms())?.spent)
+    };
+    let used = |budget: SpendLimit| -> Result<_, PageError> {
+        Ok(describe_spend_limit(budget, spent(budget.period)?))
+    };
+    let spent_now = shows_usage.then(|| spent(Period::Month));
+    let budget = member.budget.filter(|_| shows_usage);
+    Ok(MemberView {
         is_self,
         since: Timestamp(member.since_ms),
         seen: member.seen_at_ms.map(Timestamp),
-        spent: spent
-            .map(|spent| Credits(spent.get(&member.person).copied().unwrap_or(Micro::ZERO))),
+        spent: spent_now.transpose()?.map(Credits),
+        used: budget.map(used).transpose()?,
+        budget,
         roles: roles_for(user, Some(member.role)),
         may_remove: is_self || user.role.may_change(Some(member.role), None),
         id: member.person,
         email: member.email,
         role: member.role,
-    }
-}
-
-/// Adds up what each member (by id) has spent in this month (UTC) with the keys that are theirs.
-/// `None`: there are too many keys.
-fn spent_by_member(
-    app: &SidecarState,
-    account: &str,
-) -> Result<Option<HashMap<String, Micro>>, PageError> {
-    let now_ms = now_ms();
-    let month_ms = month_start_ms(month_number(now_ms)).unwrap_or_default();
-    let first = day_number(month_ms);
-    let query = UsageQuery {
-        by_key: true,
-        ..UsageQuery::new(UsageSpan::Days(first, day_number(now_ms) + 1))
-    };
-    let rows = app
-        .billing
-        .reports()
-        .usage(account, &query, None, MAX_KEYS + 1)?;
-    if rows.len() > MAX_KEYS as usize {
-        return Ok(None);
-    }
-    let mut spent = HashMap::new();
-    for row in rows {
-        let key = app.accounts.api_keys().key(Some(account), &row.key_id)?;
-        if let Some(member) = key.and_then(|(_, key)| key.member) {
-            let sum = spent.entry(member).or_insert(Micro::ZERO);
-            *sum = sum.plus(row.sum.credits);
-        }
-    }
-    Ok(Some(spent))
+    })
 }
 
 async fn show(
@@ -405,12 +383,7 @@ async fn revoke_invite(
         run_blocking(work).await?.map_err(stop)?;
         Ok(Redirect::to(ORGANISATION_PATH).into_response())
     };
-    form::respond(outcome.await, |fault| {
-        Ok(OrganisationPage {
-            fault: Some(fault),
-            ..page(&app, &form.user)?
-        })
-    })
+    respond_on_page(outcome.await, &app, &form)
 }
 
 async fn change_role(
@@ -421,12 +394,35 @@ async fn change_role(
     let outcome = async {
         find_member(&app, &form.user, &id)?;
         let role = typed_role(&form)?;
-        change(&app, &form, id, Some(role), None).await
+        change(&app, &form, id, MemberEdit::Role(role), None).await
     };
-    form::respond(outcome.await, |fault| {
+    respond_on_page(outcome.await, &app, &form)
+}
+
+async fn change_budget(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let outcome = async {
+        find_member(&app, &form.user, &id)?;
+        let typed = (form.field("budget").trim(), form.field("period"));
+        let budget = parse_spend_limit("budget", typed.0, typed.1).map_err(FormStop::invalid)?;
+        change(&app, &form, id, MemberEdit::Budget(budget), None).await
+    };
+    respond_on_page(outcome.await, &app, &form)
+}
+
+/// Returns the response of a form that has no fields to show again.
+fn respond_on_page(
+    outcome: Result<Response, FormStop>,
+    app: &SidecarState,
+    form: &SignedForm,
+) -> Result<Response, PageError> {
+    form::respond(outcome, |fault| {
         Ok(OrganisationPage {
             fault: Some(fault),
-            ..page(&app, &form.user)?
+            ..page(app, &form.user)?
         })
     })
 }
@@ -442,22 +438,22 @@ fn find_member(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<Membe
     }
 }
 
-/// Changes a member, and waits until the edges know of the keys that end with it.
+/// Changes a member, and waits until the edges know what this changes of the keys.
 async fn change(
     app: &SidecarState,
     form: &SignedForm,
     person: String,
-    role: Option<OrganisationRole>,
+    edit: MemberEdit,
     keys_to: Option<String>,
 ) -> Result<Response, FormStop> {
     let (accounts, by) = (app.accounts.clone(), actor(form));
     let account = form.user.account.id.clone();
-    let left = person == form.user.person.id && role.is_none();
+    let left = person == form.user.person.id && edit == MemberEdit::Remove;
     let work = move || {
         let keys = accounts.api_keys().live_of_member(&account, &person)?;
         let acting = accounts.with_actor(&by, now_ms());
         let (authority, keys_to) = (MemberAuthority::Member, keys_to.as_deref());
-        acting.change_member(authority, &account, &person, role, keys_to)?;
+        acting.change_member(authority, &account, &person, edit, keys_to)?;
         // If the store does not answer for one key, it does not for the others either.
         let _ = keys.iter().all(|key| wait_until_published(&accounts, key));
         Ok::<_, AccountError>(())
@@ -500,7 +496,7 @@ async fn remove(
         // Who leaves cannot take the keys along.
         let takes_keys = form.field("keys") == "take" && !page.is_self;
         let keys_to = takes_keys.then(|| form.user.person.id.clone());
-        change(&app, &form, id.clone(), None, keys_to).await
+        change(&app, &form, id.clone(), MemberEdit::Remove, keys_to).await
     };
     form::respond(outcome.await, |fault| {
         Ok(RemovePage {

@@ -280,6 +280,7 @@ async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
         cost: full,
         ending: &world.told("req_long"),
         key_id: KEY,
+        member: None,
         tokens: 0,
     };
     assert!(matches!(

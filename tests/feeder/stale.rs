@@ -151,6 +151,7 @@ impl Episode {
                 cost,
                 ending,
                 key_id,
+                member: None,
                 tokens: 0,
             })
             .await

@@ -255,26 +255,19 @@ fn spend_all(
     world: &World,
     ask: &dyn Fn(&Request) -> Answer,
     surface: Surface,
-    key: &str,
+    limited: &Limited,
 ) -> (usize, i64) {
     for count in 0..20 {
-        let answer = ask(&surface.whole(key, "input=10 output=200"));
+        let answer = ask(&surface.whole(&limited.key, "input=10 output=200"));
         if answer.status == 200 {
             continue;
         }
-        let error = surface.fails(
-            &answer,
-            (402, "insufficient_quota"),
-            (402, "billing_error"),
-            Some("key_spend_limit"),
-        );
-        assert!(
-            error["message"].as_str().unwrap().contains("spend limit"),
-            "{error}"
-        );
+        let error = limited.refuses(surface, &answer);
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("(month, until 20"), "{error}");
         return (count, i64::try_from(count).unwrap() * surface.cost(10, 200));
     }
-    panic!("a key's spend limit never refused: {}", world.log())
+    panic!("a spend limit never refused: {}", world.log())
 }
 
 fn listed(world: &World, account: &Account, key_id: &str) -> Value {
@@ -287,38 +280,130 @@ fn listed(world: &World, account: &Account, key_id: &str) -> Value {
         .clone()
 }
 
+/// What has a spend limit: a key, or a member with a budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Owner {
+    Key,
+    Member,
+}
+
+const OWNERS: [Owner; 2] = [Owner::Key, Owner::Member];
+
+/// A key under a spend limit.
+struct Limited {
+    owner: Owner,
+    account: Account,
+    id: String,
+    key: String,
+}
+
+impl Limited {
+    /// Creates the key, of a new organisation if a member has the limit.
+    fn new(world: &World, owner: Owner, surface: Surface, limit: &str) -> Self {
+        let email = format!("{owner:?}-{surface:?}@example.test").to_lowercase();
+        let person = world.account_with(&email, &["--no-trial"]);
+        if owner == Owner::Key {
+            world.grant(&person, "1000", &person.id);
+            let (id, key) = key_with(world, &person, &["--spend-limit", limit]);
+            return Self {
+                owner,
+                account: person,
+                id,
+                key,
+            };
+        }
+        let made = world.json(&["org", "create", "Acme", "--owner", &person.id]);
+        let mut account = Account {
+            id: made["account_id"].as_str().unwrap().to_owned(),
+            email: String::new(),
+            key: String::new(),
+            key_id: String::new(),
+        };
+        world.grant(&account, "1000", &account.id);
+        let (_, key) = key_with(world, &account, &["--member", &person.id]);
+        account.key.clone_from(&key);
+        let limited = Self {
+            owner,
+            account,
+            id: person.id,
+            key,
+        };
+        limited.set(world, limit);
+        limited
+    }
+
+    fn set(&self, world: &World, limit: &str) {
+        match self.owner {
+            Owner::Key => world.json(&["key", "set", &self.id, "--spend-limit", limit]),
+            Owner::Member => {
+                let organisation = &self.account.id;
+                let set = ["org", "member", "set", organisation, &self.id, "--budget"];
+                world.json(&[&set[..], &[limit]].concat())
+            }
+        };
+    }
+
+    /// Another key under the same limit, if there can be one.
+    fn other_key(&self, world: &World) -> Option<String> {
+        let member = ["--member", &self.id];
+        (self.owner == Owner::Member).then(|| key_with(world, &self.account, &member).1)
+    }
+
+    fn spent(&self, world: &World) -> i64 {
+        micro(&match self.owner {
+            Owner::Key => listed(world, &self.account, &self.id)["spent"].clone(),
+            Owner::Member => {
+                let shown = world.json(&["org", "show", &self.account.id]);
+                shown["members"][0]["spent"].clone()
+            }
+        })
+    }
+
+    /// Checks that the limit refused a request. Returns the error.
+    fn refuses(&self, surface: Surface, answer: &Answer) -> Value {
+        let code = match self.owner {
+            Owner::Key => "key_spend_limit",
+            Owner::Member => "member_budget",
+        };
+        let (chat, messages) = ((402, "insufficient_quota"), (402, "billing_error"));
+        surface.fails(answer, chat, messages, Some(code))
+    }
+}
+
 #[test]
-fn a_key_spends_up_to_its_limit_and_no_further_also_after_a_restart() {
+fn a_spend_limit_admits_what_it_covers_and_no_more_also_after_a_restart() {
     let mut world = World::new();
-    let account = world.funded(1_000_000_000);
-    let mut all = 0;
-    for surface in BOTH {
+    for (owner, surface) in OWNERS
+        .into_iter()
+        .flat_map(|owner| BOTH.map(|one| (owner, one)))
+    {
         let limit = 4 * surface.cost(10, 1_000);
         let setting = format!("{}/month", credits(limit));
-        let (id, key) = key_with(&world, &account, &["--spend-limit", &setting]);
-        let (count, spent) = spend_all(&world, &|request| world.ask(request), surface, &key);
-        all += count;
+        let limited = Limited::new(&world, owner, surface, &setting);
+        let (count, spent) = spend_all(&world, &|request| world.ask(request), surface, &limited);
         assert!(
             spent <= limit && limit - spent < surface.cost(300, 456),
             "{spent} of {limit}"
         );
-        world.ended(&account, all);
-        let shown = listed(&world, &account, &id);
-        assert_eq!(micro(&shown["spent"]), spent, "{shown}");
-        assert!(
-            shown["last_used_at"].is_string() && shown["spend_limit"]["period"] == "month",
-            "{shown}"
-        );
+        world.ended(&limited.account, count);
+        assert_eq!(limited.spent(&world), spent);
 
         world.kill();
         world.start_gateway();
-        let (none, _) = spend_all(&world, &|request| world.ask(request), surface, &key);
-        assert_eq!(none, 0, "a restart gave the key another chance");
-        world.works(surface, &account.key);
-        world.json(&["key", "set", &id, "--spend-limit", "none"]);
-        world.works(surface, &key);
-        all += 2;
-        world.ended(&account, all);
+        let (none, _) = spend_all(&world, &|request| world.ask(request), surface, &limited);
+        assert_eq!(none, 0, "a restart gave another chance");
+        let other = limited.other_key(&world);
+        if let Some(other) = &other {
+            let refused = world.ask(&surface.whole(other, "input=10 output=200"));
+            limited.refuses(surface, &refused);
+        }
+        limited.set(&world, "none");
+        let keys = [Some(&limited.key), other.as_ref()];
+        let works = keys
+            .into_iter()
+            .flatten()
+            .map(|key| world.works(surface, key));
+        world.ended(&limited.account, count + works.count());
     }
     world.close();
 }
@@ -465,19 +550,20 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
         assert!(answered.iter().all(|answer| {
             told(surface, answer, "requests").is_some_and(|(limit, ..)| limit == 10)
         }));
-
+    }
+    for (owner, surface) in OWNERS
+        .into_iter()
+        .flat_map(|owner| BOTH.map(|one| (owner, one)))
+    {
         // The limit has room for five requests: four at their actual cost, and one at its worst
         // case.
         let (worst, cost) = (surface.cost(400, 1_000), surface.cost(10, 1_000));
         let limit = 4 * cost + worst;
-        let (id, key) = key_with(
-            &fleet.sidecar,
-            &account,
-            &["--spend-limit", &format!("{}/day", credits(limit))],
-        );
-        known_to_all(&fleet, &key);
+        let setting = format!("{}/day", credits(limit));
+        let limited = Limited::new(&fleet.sidecar, owner, surface, &setting);
+        known_to_all(&fleet, &limited.key);
         let strict = surface
-            .whole(&key, "input=10 output=1000")
+            .whole(&limited.key, "input=10 output=1000")
             .header("x-gateway-strict", "true");
         let mut spent = 0;
         let mut round = || {
@@ -485,19 +571,14 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
             spent += i64::try_from(answered.len()).unwrap() * cost;
             assert!(spent <= limit, "{spent} were spent of {limit}");
             for answer in &refused {
-                surface.fails(
-                    answer,
-                    (402, "insufficient_quota"),
-                    (402, "billing_error"),
-                    Some("key_spend_limit"),
-                );
+                limited.refuses(surface, answer);
             }
             (spent >= 5 * cost && answered.is_empty() && unclear == 0).then_some(())
         };
-        wait_for("the key to have spent what it may", SOON, &mut round);
+        wait_for("the limit to be spent", SOON, &mut round);
         assert_eq!(spent, 5 * cost);
         wait_for("the ledger to have it", SOON, || {
-            (micro(&listed(&fleet.sidecar, &account, &id)["spent"]) == spent).then_some(())
+            (limited.spent(&fleet.sidecar) == spent).then_some(())
         });
     }
     fleet.close();

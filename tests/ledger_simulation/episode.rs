@@ -9,6 +9,7 @@ use config::Limits;
 use config::catalog::{
     CatalogModel as Route, CatalogVendor, EndpointAuth, HttpVersion, Secret, VendorEndpoint,
 };
+use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::Micro;
 use credits::price_list::PriceList;
 use credits::pricing::{Quote, WorstCase};
@@ -26,6 +27,8 @@ use tempfile::TempDir;
 
 const BEGIN: i64 = 1_800_000_000_000;
 pub const ACCOUNTS: usize = 4;
+/// Keys, and members, of each account.
+const SPENDERS: u64 = 2;
 const MOST_OPEN: usize = 6;
 /// Endings that may wait for the ledger.
 const MOST_WAITING: usize = 4;
@@ -71,12 +74,13 @@ impl Dice {
 pub struct Counts(BTreeMap<String, u64>);
 
 /// The kinds of operations.
-const COUNTED: [&str; 17] = [
+const COUNTED: [&str; 18] = [
     "steps",
     "held",
     "lowered",
     "refused",
     "refused by the backlog",
+    "refused by a spend limit",
     "expired",
     "settled",
     "written off",
@@ -175,6 +179,14 @@ fn micro(amount: i128) -> Micro {
 
 pub fn name(account: usize) -> String {
     format!("acct_{account}")
+}
+
+/// Returns the id of a key (place 0) or of a membership (place 1) of an account.
+fn spender(account: usize, place: usize, number: u64) -> String {
+    match place {
+        0 => format!("key_{account}_{number}"),
+        _ => format!("{}/acct_person_{number}", name(account)),
+    }
 }
 
 fn route(prices: &Prices) -> Arc<Route> {
@@ -388,14 +400,31 @@ impl Episode {
     fn reserve(&mut self) {
         let account = self.any_account();
         let limit = 1 + self.dice.below(4_000);
+        let input = self.dice.below(3_000);
+        let spenders = [0; 2].map(|_| self.dice.below(SPENDERS));
+        // A limit that leaves less or more than the request needs.
+        let needed = u64::try_from(cost([input, 0, 0, 0, limit], &self.prices)).unwrap();
+        let left = [0; 2].map(|_| {
+            let left = self.dice.below(2 * needed + 1);
+            self.dice.one_in(3).then_some(i128::from(left))
+        });
         let ask = Ask {
-            input: self.dice.below(3_000),
+            input,
             limit,
             floor: 1 + self.dice.below(limit),
             exact: self.dice.one_in(4),
+            left,
         };
+        let spend = [0, 1].map(|place| {
+            let used = self.model.used(account, place, spenders[place]);
+            let credits = micro(used + ask.left[place]?);
+            let period = Period::Total;
+            Some(SpendLimit { credits, period })
+        });
         self.requests += 1;
         let request = format!("req_{:06}", self.requests);
+        self.model.spenders.insert(request.clone(), spenders);
+        let [key, member] = [0, 1].map(|place| spender(account, place, spenders[place]));
         let price = &self.route.price;
         let reach = WorstCase {
             input_tokens: ask.input,
@@ -406,11 +435,15 @@ impl Episode {
         let opening = HoldRequest {
             request_id: request.clone(),
             account: name(account).into(),
-            key_id: "key".into(),
+            key_id: key.into(),
             key_shown: "gw-sk".into(),
+            member: Some(member.into()),
             model: Arc::clone(&self.route),
             surface: Protocol::Chat,
-            bounds: Default::default(),
+            bounds: RequestLimits {
+                spend,
+                ..RequestLimits::default()
+            },
             conversation: None,
         };
         let expected = self.model.admission(account, &ask, &self.prices, self.now);
@@ -434,6 +467,11 @@ impl Episode {
             (Err(ReserveError::Insufficient { .. }), Admission::Insufficient)
             | (Err(ReserveError::TooManyOpen { .. }), Admission::TooMany) => {
                 self.counts.add("refused");
+            }
+            (Err(ReserveError::SpendLimit { of, free, .. }), Admission::SpendLimit(place)) => {
+                let left = ask.left[place].unwrap();
+                assert_eq!((of, free), (Spender::ALL[place], micro(left)), "{request}");
+                self.counts.add("refused by a spend limit");
             }
             (Err(ReserveError::TrialExpired), Admission::TrialExpired) => {
                 self.counts.add("expired");
@@ -872,6 +910,15 @@ impl Episode {
         self.turn_until_done();
         self.read_entries();
         self.counts.add("audits");
+        for (account, place) in (0..ACCOUNTS).flat_map(|account| [(account, 0), (account, 1)]) {
+            for number in 0..SPENDERS {
+                let id = spender(account, place, number);
+                let billing = self.core().billing();
+                let known = billing.key_spend(&id, Period::Total, self.now).unwrap();
+                let expected = micro(self.model.spent(account, place, number));
+                assert_eq!(known.total, expected, "{id}");
+            }
+        }
         let verdict = self.core().billing().verify(self.now).unwrap();
         // A torn record is kept and reported as a finding.
         let is_torn =

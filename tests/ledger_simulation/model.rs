@@ -54,7 +54,12 @@ pub struct End {
 /// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    Held { amount: i128, limit: u64 },
+    Held {
+        amount: i128,
+        limit: u64,
+    },
+    /// The spend limit of the spender with this place is reached.
+    SpendLimit(usize),
     Insufficient,
     TrialExpired,
     TooMany,
@@ -67,6 +72,8 @@ pub struct Ask {
     pub limit: u64,
     pub floor: u64,
     pub exact: bool,
+    /// What the spend limits of the key and of the member leave; `None` without a limit.
+    pub left: [Option<i128>; 2],
 }
 
 /// Prices in µc per million tokens: input, cache read, 5-minute write, 1-hour write, output.
@@ -82,11 +89,30 @@ pub fn cost(tokens: [u64; 5], prices: &Prices) -> i128 {
     sum / 1_000_000 + i128::from(sum % 1_000_000 != 0)
 }
 
+/// The largest limit that is affordable, by binary search. The program uses a division.
+fn largest(ask: &Ask, free: i128, price: impl Fn(u64) -> i128) -> Option<u64> {
+    let (mut low, mut high) = (0, ask.limit);
+    if price(0) > free {
+        return None;
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if price(middle) <= free {
+            low = middle
+        } else {
+            high = middle - 1
+        }
+    }
+    (low == ask.limit || !ask.exact && low >= ask.floor && low > 0).then_some(low)
+}
+
 #[derive(Default)]
 pub struct Model {
     pub accounts: Vec<Account>,
     pub open: BTreeMap<String, Hold>,
     pub ends: BTreeMap<String, End>,
+    /// The numbers of the key and of the member of each request.
+    pub spenders: BTreeMap<String, [u64; 2]>,
     pub max_open: usize,
     /// Ends that the ledger does not have, as the process counts them.
     pub waiting: usize,
@@ -100,6 +126,22 @@ impl Model {
             paid: sum.paid + hold.parts.paid,
             trial: sum.trial + hold.parts.trial,
         })
+    }
+
+    /// What the key (place 0) or the member (place 1) with this number has spent.
+    pub fn spent(&self, account: usize, place: usize, number: u64) -> i128 {
+        let ends = self.ends.iter().filter(|(request, end)| {
+            end.account == account && self.spenders[*request][place] == number
+        });
+        ends.map(|(_, end)| end.taken.total()).sum()
+    }
+
+    /// What it has spent, and what its open requests hold.
+    pub fn used(&self, account: usize, place: usize, number: u64) -> i128 {
+        let open = self.open.iter().filter(|(request, hold)| {
+            hold.account == account && self.spenders[*request][place] == number
+        });
+        self.spent(account, place, number) + open.map(|(_, hold)| hold.parts.total()).sum::<i128>()
     }
 
     fn runs(&self, account: usize, now: i64) -> bool {
@@ -146,29 +188,21 @@ impl Model {
         {
             return Admission::TooMany;
         }
-        let free = self.free(account, now).total();
         let price = |limit| cost([ask.input, 0, 0, 0, limit], prices);
-        // The largest limit that fits, by binary search. The program uses a division.
-        let (mut low, mut high) = (0, ask.limit);
-        if price(0) > free {
-            return self.refusal(account, now);
-        }
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if price(middle) <= free {
-                low = middle
-            } else {
-                high = middle - 1
+        let mut free = self.free(account, now).total();
+        for (place, left) in ask.left.into_iter().enumerate() {
+            let Some(left) = left else { continue };
+            if largest(ask, left, price).is_none() {
+                return Admission::SpendLimit(place);
             }
+            free = free.min(left);
         }
-        let fits = low == ask.limit || !ask.exact && low >= ask.floor && low > 0;
-        if fits {
-            Admission::Held {
-                amount: price(low),
-                limit: low,
-            }
-        } else {
-            self.refusal(account, now)
+        match largest(ask, free, price) {
+            Some(limit) => Admission::Held {
+                amount: price(limit),
+                limit,
+            },
+            None => self.refusal(account, now),
         }
     }
 

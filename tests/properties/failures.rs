@@ -41,6 +41,7 @@ const TABLE: &[Row] = &[
     (Kind::InsufficientCredits, (402, "insufficient_quota", Some("insufficient_credits")), (402, "billing_error"), None, NEVER),
     (Kind::TrialExpired, (402, "insufficient_quota", Some("trial_expired")), (402, "billing_error"), None, NEVER),
     (Kind::KeySpendLimit, (402, "insufficient_quota", Some("key_spend_limit")), (402, "billing_error"), None, NEVER),
+    (Kind::MemberBudget, (402, "insufficient_quota", Some("member_budget")), (402, "billing_error"), None, NEVER),
     (Kind::RateLimited, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::RequestsPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TokensPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
@@ -163,6 +164,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::InsufficientCredits
         | Kind::TrialExpired
         | Kind::KeySpendLimit
+        | Kind::MemberBudget
         | Kind::RateLimited
         | Kind::RequestsPerMinute
         | Kind::TokensPerMinute

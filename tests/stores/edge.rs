@@ -86,6 +86,7 @@ impl World {
             account: ACCOUNT.into(),
             key_id: "key_1".into(),
             key_shown: "gw-sk-…".into(),
+            member: None,
             model: Arc::clone(&self.model),
             surface: Protocol::Chat,
             bounds: Default::default(),

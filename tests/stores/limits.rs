@@ -4,11 +4,11 @@
 //! Must not know config or HTTP.
 
 use super::{LEASE, World, micro, now_ms, parts};
-use credits::limits::{Period, RequestLimits, SpendLimit};
+use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota};
 use model_gateway::shared_credit::redis::{
-    KeySeed, ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore,
+    ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore, SpendSeed,
     partition,
 };
 use std::time::{Duration, Instant};
@@ -35,36 +35,52 @@ fn of_account(account: RateQuota) -> RequestLimits {
     }
 }
 
-fn spending(micro: i64, period: Period) -> RequestLimits {
+fn spending(of: Spender, micro: i64, period: Period) -> RequestLimits {
+    let limit = SpendLimit {
+        credits: Micro::new(micro),
+        period,
+    };
     RequestLimits {
-        spend: Some(SpendLimit {
-            credits: Micro::new(micro),
-            period,
-        }),
+        spend: Spender::ALL.map(|one| (one == of).then_some(limit)),
         ..RequestLimits::default()
     }
 }
 
-/// A client with one key of an account.
+/// A client with one key of an account; or a member, each of whose requests has another key.
+#[derive(Clone)]
 struct Caller<'a> {
     store: &'a SharedStore,
     account: &'a str,
     key: String,
+    member: Option<String>,
 }
 
 impl<'a> Caller<'a> {
     async fn new(store: &'a SharedStore, account: &'a str) -> Self {
+        Self::of(Spender::Key, store, account).await
+    }
+
+    async fn of(spender: Spender, store: &'a SharedStore, account: &'a str) -> Self {
         World::with(store, account, 1_000_000, None).await;
         Self {
             store,
             account,
             key: format!("key_{account}"),
+            member: (spender == Spender::Member).then(|| format!("{account}/acct_ann")),
+        }
+    }
+
+    fn key_of(&self, request: &str) -> String {
+        match self.member {
+            Some(_) => format!("{}_{request}", self.key),
+            None => self.key.clone(),
         }
     }
 
     fn other(&self, key: &str) -> Caller<'a> {
         Caller {
             key: format!("key_{}_{key}", self.account),
+            member: self.member.as_ref().map(|member| format!("{member}_{key}")),
             ..*self
         }
     }
@@ -89,7 +105,9 @@ impl<'a> Caller<'a> {
     ) -> ReserveReply {
         let request_id = &format!("req_{}_{request}", self.account);
         let (full, floor, account, max_open) = (micro(full), micro(floor), self.account, 500);
-        let within = (!bounds.is_unbounded()).then_some((self.key.as_str(), bounds));
+        let key = self.key_of(request);
+        let within = (&*key, self.member.as_deref(), bounds);
+        let within = (!bounds.is_unbounded()).then_some(within);
         self.store
             .holds()
             .reserve(&ReserveCommand {
@@ -107,13 +125,16 @@ impl<'a> Caller<'a> {
 
     async fn end(&self, request: &str, cost: i64, tokens: u64) {
         let request_id = &format!("req_{}_{request}", self.account);
-        let ending = &format!("{{\"key_id\":\"{}\"}}", self.key);
+        let key = self.key_of(request);
+        let member = self.member.as_deref();
+        let ending = &serde_json::json!({"key_id": key, "member": member}).to_string();
         let end = SettleCommand {
             request_id,
             account: self.account,
             cost: micro(cost),
             ending,
-            key_id: &self.key,
+            key_id: &key,
+            member,
             tokens,
         };
         assert!(
@@ -127,15 +148,20 @@ impl<'a> Caller<'a> {
 
     async fn seed(&self, spent: i64, seq: i64) -> bool {
         let spent = [micro(spent); 4];
-        let seed = KeySeed {
+        let (spender, id) = match &self.member {
+            Some(member) => (Spender::Member, member),
+            None => (Spender::Key, &self.key),
+        };
+        let seed = SpendSeed {
             account: self.account,
-            key_id: &self.key,
+            spender,
+            id,
             at_ms: now_ms(),
             spent,
             seq,
             epoch: "",
         };
-        self.store.ingest().seed_key(&seed).await.unwrap()
+        self.store.ingest().seed_spending(&seed).await.unwrap()
     }
 
     async fn held(&self) -> CreditSplit {
@@ -340,11 +366,11 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
     is_held(&one.ask("7", &bounds, 10, 10).await, 10);
 }
 
-async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
+async fn a_spender_spends_no_more_than_the_limit(store: &SharedStore, of: Spender) {
     for period in Period::ALL {
-        let account = &format!("acct_spend_{}", period.name());
-        let caller = Caller::new(store, account).await;
-        let limit = spending(1_000, period);
+        let account = &format!("acct_spend_{of:?}_{}", period.name());
+        let caller = Caller::of(of, store, account).await;
+        let limit = spending(of, 1_000, period);
         assert_eq!(
             caller.ask("1", &limit, 10, 10).await,
             ReserveReply::Unknown,
@@ -355,18 +381,27 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
         is_held(&caller.ask("1", &limit, 500, 500).await, 500);
         assert_eq!(
             caller.ask("2", &limit, 500, 101).await,
-            ReserveReply::KeySpendLimit { free: micro(100) }
+            ReserveReply::SpendLimit {
+                of,
+                free: micro(100)
+            }
         );
         is_held(&caller.ask("2", &limit, 500, 100).await, 100);
         assert_eq!(
             caller.ask("3", &limit, 1, 1).await,
-            ReserveReply::KeySpendLimit { free: Micro::ZERO }
+            ReserveReply::SpendLimit {
+                of,
+                free: Micro::ZERO
+            }
         );
         caller.end("1", 200, 0).await;
         caller.end("2", 100, 0).await;
         assert_eq!(
             caller.ask("3", &limit, 500, 301).await,
-            ReserveReply::KeySpendLimit { free: micro(300) }
+            ReserveReply::SpendLimit {
+                of,
+                free: micro(300)
+            }
         );
         is_held(&caller.ask("3", &limit, 500, 300).await, 300);
         let free = caller.other("free");
@@ -377,20 +412,23 @@ async fn a_key_spends_no_more_than_its_limit(store: &SharedStore) {
         caller.end("3", 0, 0).await;
         free.end("4", 5_000, 0).await;
         is_held(&caller.ask("5", &limit, 300, 300).await, 300);
-        let tight = spending(1_000_000_000, period);
+        let both = caller.ask("6", &limit, 2_000_000, 2_000_000).await;
+        let free = Micro::ZERO;
+        assert_eq!(both, ReserveReply::SpendLimit { of, free }, "it goes first");
+        let ample = spending(of, 1_000_000_000, period);
         let broke = ReserveReply::Insufficient {
             available: micro(1_000_000 - 300 - 5_000 - 300),
         };
-        assert_eq!(
-            caller.ask("6", &tight, 2_000_000, 2_000_000).await,
-            broke,
-            "the account's credit goes first"
-        );
+        assert_eq!(caller.ask("6", &ample, 2_000_000, 2_000_000).await, broke);
     }
 }
 
-async fn what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(store: &SharedStore) {
-    let caller = Caller::new(store, "acct_late").await;
+async fn what_the_ledger_does_not_have_yet_is_counted_where_a_spender_is_seeded(
+    store: &SharedStore,
+    of: Spender,
+) {
+    let account = &format!("acct_late_{of:?}");
+    let caller = Caller::of(of, store, account).await;
     assert!(matches!(
         caller.ask("1", &RequestLimits::default(), 100, 100).await,
         ReserveReply::Held(_)
@@ -403,28 +441,37 @@ async fn what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(stor
     ));
     other.end("2", 50, 0).await;
     assert!(caller.seed(0, 0).await);
-    let limit = spending(100, Period::Day);
+    let limit = spending(of, 100, Period::Day);
     assert_eq!(
         caller.ask("3", &limit, 31, 31).await,
-        ReserveReply::KeySpendLimit { free: micro(30) }
+        ReserveReply::SpendLimit {
+            of,
+            free: micro(30)
+        }
     );
     is_held(&caller.ask("3", &limit, 30, 30).await, 30);
 }
 
-async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedStore) {
-    let caller = Caller::new(store, "acct_lost").await;
+async fn what_a_server_lost_is_restored_to_the_spender_s_count_once(
+    store: &SharedStore,
+    of: Spender,
+) {
+    let account = &format!("acct_lost_{of:?}");
+    let caller = Caller::of(of, store, account).await;
     assert!(caller.seed(0, 5).await);
     let bounds = RequestLimits {
         key: rates(0, 0, 1),
-        ..spending(1_000, Period::Month)
+        ..spending(of, 1_000, Period::Month)
     };
     is_held(&caller.ask("1", &bounds, 600, 600).await, 600);
     let restore = |request: &str, paid, seq| RestoreEntry {
-        request_id: format!("req_acct_lost_{request}"),
+        request_id: format!("req_{account}_{request}"),
         account: caller.account.into(),
         taken: parts(paid, 0),
         seq,
-        key_id: caller.key.clone(),
+        spenders: std::iter::once(caller.key_of(request))
+            .chain(caller.member.clone())
+            .collect(),
         at_ms: now_ms(),
     };
     let ended = [restore("1", 400, 7), restore("0", 300, 5)];
@@ -446,7 +493,10 @@ async fn what_a_server_lost_is_restored_to_the_keys_count_once(store: &SharedSto
     );
     assert_eq!(
         caller.ask("2", &bounds, 601, 601).await,
-        ReserveReply::KeySpendLimit { free: micro(600) }
+        ReserveReply::SpendLimit {
+            of,
+            free: micro(600)
+        }
     );
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
@@ -469,11 +519,16 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
         ),
         ("runs", of_key(rates(0, 0, 10)), 10),
         ("account", of_account(rates(10, 0, 10)), 10),
-        ("spend", spending(10, Period::Day), 10),
+        ("spend", spending(Spender::Key, 10, Period::Day), 10),
+        ("budget", spending(Spender::Member, 10, Period::Day), 10),
     ] {
         let account = format!("acct_many_{name}");
         let began = Instant::now();
-        let caller = Caller::new(store, &account).await;
+        let spender = match name {
+            "budget" => Spender::Member,
+            _ => Spender::Key,
+        };
+        let caller = Caller::of(spender, store, &account).await;
         assert!(caller.seed(0, 0).await);
         let mut tries = tokio::task::JoinSet::new();
         for number in 0..64 {
@@ -485,12 +540,13 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
                 },
                 account.clone(),
             );
-            let key = caller.key.clone();
+            let (key, member) = (caller.key.clone(), caller.member.clone());
             tries.spawn(async move {
                 let caller = Caller {
                     store: &store,
                     account: &account,
                     key,
+                    member,
                 };
                 matches!(
                     caller.ask(&number.to_string(), &bounds, 1, 1).await,
@@ -521,8 +577,10 @@ pub async fn all(store: &SharedStore, other: &SharedStore) {
     requests_a_minute_are_counted_by_key_and_by_account(store).await;
     tokens_are_counted_as_estimated_and_corrected_at_the_end(store).await;
     what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store).await;
-    a_key_spends_no_more_than_its_limit(store).await;
-    what_the_ledger_does_not_have_yet_is_counted_where_a_key_is_seeded(store).await;
-    what_a_server_lost_is_restored_to_the_keys_count_once(store).await;
+    for of in Spender::ALL {
+        a_spender_spends_no_more_than_the_limit(store, of).await;
+        what_the_ledger_does_not_have_yet_is_counted_where_a_spender_is_seeded(store, of).await;
+        what_a_server_lost_is_restored_to_the_spender_s_count_once(store, of).await;
+    }
     of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(store, other).await;
 }

@@ -9,7 +9,7 @@ use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
-use crate::db::{InsertKeyOutcome, KeyFilter, KeyRow};
+use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
 use ledger::StoreError;
@@ -112,6 +112,8 @@ impl ApiKeys<'_> {
                 KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?,
             ),
             account_rates: RateSettings::decode(&owner.account_rates)
+                .map_err(AuthError::Unavailable)?,
+            member: KeyMember::decode(&owner.member_id, &owner.budget)
                 .map_err(AuthError::Unavailable)?,
         };
         principal.check_expiry(now_ms)

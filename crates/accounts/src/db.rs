@@ -36,7 +36,7 @@ pub use keys::{InsertKeyOutcome, KeyFilter};
 use ledger::StoreError;
 use ledger::sqlite::missing;
 use rows::{ACCOUNT_COLUMNS, MAY_SPEND, account_row, first_column};
-pub use rows::{AccountRow, KeyOwner, KeyRow, Role};
+pub use rows::{AccountRow, KeyMember, KeyOwner, KeyRow, Role, membership_id};
 use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;

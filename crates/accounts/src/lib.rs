@@ -43,7 +43,7 @@ mod tests;
 mod views;
 
 pub use crate::accounts::{Account, AccountStatus, Accounts};
-pub use crate::db::Role;
+pub use crate::db::{KeyMember, Role, membership_id};
 pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
 pub use api_key::{ApiKey, ApiKeyStatus, KeyHolder, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
@@ -66,7 +66,9 @@ pub use limits::{
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;
 pub use membership::{MemberAction, OrganisationRole};
-pub use organisations::{Member, MemberAuthority, MemberInvite, Membership, NewMemberInvite};
+pub use organisations::{
+    Member, MemberAuthority, MemberEdit, MemberInvite, Membership, NewMemberInvite,
+};
 pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,
     generate as random_password,

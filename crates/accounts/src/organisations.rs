@@ -17,7 +17,7 @@ use super::session::{encode_hex, hash_token, new_token};
 use super::views::{Logins, Organisations};
 use crate::db::Role;
 use crate::db::audit::NewAuditLine;
-pub use crate::db::organisations::{Member, Membership};
+pub use crate::db::organisations::{Member, MemberEdit, Membership};
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
 use ledger::StoreError;
@@ -179,8 +179,8 @@ impl AuditedAccounts<'_> {
         check(outcome, AccountError::TooManyMembers)
     }
 
-    /// Changes the role of a member from the next request on; `None` removes the member. Keys that
-    /// the person may no longer use are handed over to `keys_to`, or revoked.
+    /// Changes or removes a member from the next request on. Keys that the person may no longer use
+    /// are handed over to `keys_to`, or revoked.
     ///
     /// # Errors
     /// Returns an error if there is no such member, if the role of the actor does not allow it, if
@@ -190,18 +190,19 @@ impl AuditedAccounts<'_> {
         authority: MemberAuthority,
         account: &str,
         person: &str,
-        role: Option<OrganisationRole>,
+        edit: MemberEdit,
         keys_to: Option<&str>,
     ) -> Result<(), AccountError> {
-        let act = match role {
-            Some(_) => "organisation.role",
-            None => "organisation.remove",
+        let act = match edit {
+            MemberEdit::Role(_) => "organisation.role",
+            MemberEdit::Budget(_) => "organisation.budget",
+            MemberEdit::Remove => "organisation.remove",
         };
         let outcome = self.accounts.db.organisations().change(
             &MemberChange {
                 account,
                 person,
-                role,
+                edit,
                 by: (authority == MemberAuthority::Member).then_some(self.actor()),
                 keys_to,
             },

@@ -2,7 +2,9 @@
 //!
 //! This file must not look up keys, which `api_key.rs` and `shared_credit/keys.rs` do.
 
+use crate::db::KeyMember;
 use crate::key_settings::{KeySettings, RateSettings};
+use credits::limits::SpendLimit;
 use ledger::StoreError;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ pub struct Principal {
     /// Settings of the key that its owner chose.
     pub settings: Arc<KeySettings>,
     pub account_rates: RateSettings,
+    /// The member of the organisation whose key it is.
+    pub member: Option<KeyMember>,
 }
 
 /// A key that the gateway recognised.
@@ -58,6 +62,21 @@ impl AuthError {
 }
 
 impl Principal {
+    /// Returns the spend limits of the key and of its member, in the order of
+    /// [`credits::limits::Spender::ALL`].
+    pub fn spend_limits(&self) -> [Option<SpendLimit>; 2] {
+        let member = self.member.as_ref();
+        [
+            self.settings.spend_limit,
+            member.and_then(|member| member.budget),
+        ]
+    }
+
+    /// Returns the id of the membership whose spending it is, if the key is a member's.
+    pub fn member_id(&self) -> Option<&Arc<str>> {
+        self.member.as_ref().map(|member| &member.id)
+    }
+
     pub fn identity(&self) -> KeyIdentity {
         KeyIdentity {
             account_id: Arc::clone(&self.account_id),

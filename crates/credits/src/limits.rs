@@ -1,5 +1,5 @@
-//! Defines the limits on a request besides its account's credits: the key's spend limit, the rates
-//! per minute, and the number of concurrent requests.
+//! Defines the limits on a request besides its account's credits: the spend limits of the key and
+//! of its member, the rates per minute, and the number of concurrent requests.
 //!
 //! This file only defines and parses the limits. `billing/holds.rs` or the shared store counts
 //! requests. This file must not depend on the accounts' rows or HTTP.
@@ -17,15 +17,29 @@ const DAY_MS: i64 = 86_400_000;
 pub struct RequestLimits {
     pub key: RateQuota,
     pub account: RateQuota,
-    pub spend: Option<SpendLimit>,
+    /// The spend limits of the key and of its member, in the order of [`Spender::ALL`].
+    pub spend: [Option<SpendLimit>; 2],
     /// Estimated number of tokens that the request may use.
     pub tokens: u64,
 }
 
 impl RequestLimits {
     pub fn is_unbounded(&self) -> bool {
-        self.spend.is_none() && self.key.is_unlimited() && self.account.is_unlimited()
+        self.spend == [None; 2] && self.key.is_unlimited() && self.account.is_unlimited()
     }
+}
+
+/// Whose spending a request counts as, and a spend limit restricts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spender {
+    Key,
+    /// The member of an organisation whose key it is. Their spend limit is called a budget.
+    Member,
+}
+
+impl Spender {
+    /// All spenders, in the order in which their limits are judged, each by itself.
+    pub const ALL: [Self; 2] = [Self::Key, Self::Member];
 }
 
 /// Period of a spend limit, in UTC.
@@ -36,7 +50,7 @@ pub enum Period {
     /// A week, which starts on Monday.
     Week,
     Month,
-    /// The whole lifetime of the key.
+    /// The whole lifetime of the spender.
     Total,
 }
 
@@ -66,6 +80,21 @@ impl Period {
             Self::Total => i64::MIN,
         }
     }
+
+    /// Returns the end of the period that contains `now_ms`, in ms since 1970; `None`: it has none.
+    pub fn end_ms(self, now_ms: i64) -> Option<i64> {
+        let days = match self {
+            Self::Day => 1,
+            Self::Week => 7,
+            // The first day of the next month is the first one in another month.
+            Self::Month => (28..=31).find(|days| {
+                let next_ms = (self.first_day(now_ms) + days) * DAY_MS;
+                self.first_day(next_ms) > self.first_day(now_ms)
+            })?,
+            Self::Total => return None,
+        };
+        Some((self.first_day(now_ms) + days) * DAY_MS)
+    }
 }
 
 /// Returns the day that contains `at_ms`, in days since 1970.
@@ -73,7 +102,7 @@ pub fn day_number(at_ms: i64) -> i64 {
     at_ms.div_euclid(DAY_MS)
 }
 
-/// Credits that a key may spend in a period, in texts such as `100/day`.
+/// Credits that a key or a member may spend in a period, in texts such as `100/day`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpendLimit {
@@ -132,6 +161,18 @@ mod tests {
         // Sunday, 3 March, and the Monday after it.
         assert_eq!(Period::Week.first_day((today + 4) * DAY_MS - 1), today - 3);
         assert_eq!(Period::Week.first_day((today + 4) * DAY_MS), today + 4);
+    }
+
+    #[test]
+    fn a_period_ends_where_the_next_one_begins() {
+        for now_ms in (19_000..20_000).map(|day| day * DAY_MS + 1) {
+            for period in [Period::Day, Period::Week, Period::Month] {
+                let end_ms = period.end_ms(now_ms).unwrap();
+                assert_eq!(period.first_day(end_ms - 1), period.first_day(now_ms));
+                assert_eq!(period.first_day(end_ms) * DAY_MS, end_ms);
+            }
+            assert_eq!(Period::Total.end_ms(now_ms), None);
+        }
     }
 
     #[test]

@@ -368,7 +368,7 @@ impl<'a> LedgerAudit<'a> {
         let detail = EndingView::parse(&entry.detail);
         self.endings.check(entry, detail.as_ref(), report);
         if let Some(detail) = detail {
-            self.keys.add(entry, &detail.key_id);
+            self.keys.add_all(entry, &detail);
         }
     }
 }

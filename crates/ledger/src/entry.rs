@@ -90,10 +90,13 @@ impl LedgerEntry {
         self.is_ending() && self.detail.ends_with(LATE_SUFFIX)
     }
 
-    /// Returns the id of the API key of the request that the entry ends, or an empty string.
-    pub fn key_id(&self) -> String {
+    /// Returns the ids of the API key and of the member whose request the entry ends.
+    pub fn spenders(&self) -> Vec<String> {
         let detail = serde_json::from_str::<EndingDetail>(&self.detail);
-        detail.map(|detail| detail.key_id).unwrap_or_default()
+        detail.map_or_else(
+            |_| Vec::new(),
+            |detail| detail.spenders().map(str::to_owned).collect(),
+        )
     }
 }
 

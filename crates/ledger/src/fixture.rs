@@ -180,6 +180,7 @@ impl Ending {
                 took_ms: None,
                 first_token_ms: None,
                 cache_marks: None,
+                member: None,
             },
         }
     }

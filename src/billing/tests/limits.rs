@@ -2,7 +2,7 @@
 //! moment, even during a commit of the ledger writer.
 
 use super::*;
-use credits::limits::{Period, RequestLimits};
+use credits::limits::{Period, RequestLimits, Spender};
 use credits::rates::{LimitScope, RateLimitKind, RateQuota};
 
 fn within(request: &str, bounds: RequestLimits) -> HoldRequest {
@@ -14,13 +14,43 @@ fn within(request: &str, bounds: RequestLimits) -> HoldRequest {
 
 pub(super) fn spending(limit: &str) -> RequestLimits {
     RequestLimits {
-        spend: Some(limit.parse().unwrap()),
+        spend: [Some(limit.parse().unwrap()), None],
         ..RequestLimits::default()
     }
 }
 
+/// A request of a member with a budget, by another key than the one of [`spending`].
+fn budgeted(request: &str, limit: &str) -> HoldRequest {
+    let [limit, _] = spending(limit).spend;
+    HoldRequest {
+        key_id: format!("key_of_{request}").into(),
+        member: Some("acct_1/acct_ann".into()),
+        ..within(
+            request,
+            RequestLimits {
+                spend: [None, limit],
+                ..RequestLimits::default()
+            },
+        )
+    }
+}
+
+/// How a request is made for each owner of a spend limit.
+const SPENDERS: [(Spender, fn(&str, &str) -> HoldRequest); 2] = [
+    (Spender::Key, |request, limit| {
+        within(request, spending(limit))
+    }),
+    (Spender::Member, budgeted),
+];
+
 #[test]
-fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settle() {
+fn a_spend_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settle() {
+    for (of, request) in SPENDERS {
+        exactly_ten_of_sixty_four(of, request);
+    }
+}
+
+fn exactly_ten_of_sixty_four(of: Spender, request: fn(&str, &str) -> HoldRequest) {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     account_with(billing.billing(), 1_000);
@@ -30,9 +60,8 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
         let try_one = |index: usize| {
             let billing = &billing;
             scope.spawn(move || {
-                let bounds = spending("10/day");
-                let hold =
-                    billing.reserve(within(&format!("req_{index}"), bounds), quote, true, NOW);
+                let asked = request(&format!("req_{index}"), "10/day");
+                let hold = billing.reserve(asked, quote, true, NOW);
                 // Every second request settles at once at its full price, so that held credit
                 // becomes spent credit while the others run.
                 let (hold, _) = hold.ok()?;
@@ -53,16 +82,17 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
     });
     assert_eq!(admitted.len(), 10);
     let refused = billing
-        .reserve(within("req_more", spending("10/day")), quote, true, NOW)
+        .reserve(request("req_more", "10/day"), quote, true, NOW)
         .err()
         .unwrap();
     assert!(
-        matches!(refused, ReserveError::KeySpendLimit { free: Micro::ZERO }),
+        matches!(refused, ReserveError::SpendLimit { of: by, free: Micro::ZERO, .. } if by == of),
         "{refused:?}"
     );
     let other = HoldRequest {
         key_id: "key_2".into(),
-        ..within("req_other", spending("10/day"))
+        member: Some("acct_1/acct_bob".into()),
+        ..request("req_other", "10/day")
     };
     billing
         .reserve(other, quote, true, NOW)
@@ -70,7 +100,7 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
         .0
         .release(RequestOutcome::VendorError, NOW);
     drop(admitted);
-    let free = billing.reserve(within("req_free", spending("10/day")), quote, true, NOW);
+    let free = billing.reserve(request("req_free", "10/day"), quote, true, NOW);
     assert!(free.is_ok(), "what was held and not spent is free again");
     drop(free);
     billing.shut_down();
@@ -78,21 +108,29 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
 
 #[test]
 fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_period_alone() {
+    for (name, request) in [("key_1", SPENDERS[0].1), ("acct_1/acct_ann", SPENDERS[1].1)] {
+        spending_counts_in_its_period(name, request);
+    }
+}
+
+fn spending_counts_in_its_period(name: &str, request: fn(&str, &str) -> HoldRequest) {
     let dir = tempfile::tempdir().unwrap();
     let (quote, usage) = one_credit();
     let day = 86_400_000;
     let billing = serving(dir.path());
     account_with(billing.billing(), 100);
-    for (request, at_ms) in [("req_a", NOW - day), ("req_b", NOW), ("req_c", NOW)] {
-        let (hold, _) = billing
-            .reserve(opening(request), &quote, true, at_ms)
-            .unwrap();
+    for (one, at_ms) in [("req_a", NOW - day), ("req_b", NOW), ("req_c", NOW)] {
+        let unlimited = HoldRequest {
+            bounds: RequestLimits::default(),
+            ..request(one, "0/day")
+        };
+        let (hold, _) = billing.reserve(unlimited, &quote, true, at_ms).unwrap();
         hold.settle(usage, RequestOutcome::Completed, false, at_ms)
             .wait_on_thread()
             .unwrap();
     }
     let free = |billing: &CreditService, limit: &str, now_ms| match billing.reserve(
-        within("req_try", spending(limit)),
+        request("req_try", limit),
         &quote,
         true,
         now_ms,
@@ -101,7 +139,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
             hold.abandon();
             panic!("admitted under {limit}")
         }
-        Err(ReserveError::KeySpendLimit { free }) => free.get() / 1_000_000,
+        Err(ReserveError::SpendLimit { free, .. }) => free.get() / 1_000_000,
         Err(other) => panic!("{other:?}"),
     };
     assert_eq!(free(&billing, "2/day", NOW), 0, "at once, settled or not");
@@ -114,7 +152,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     assert_eq!(free(&billing, "3/total", NOW), 0);
     let total = billing
         .billing()
-        .key_spend("key_1", Period::Total, NOW)
+        .key_spend(name, Period::Total, NOW)
         .unwrap();
     assert_eq!(
         (total.spent, total.used_at_ms),
@@ -123,7 +161,7 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     assert_eq!(
         billing
             .billing()
-            .key_spend("key_1", Period::Day, NOW)
+            .key_spend(name, Period::Day, NOW)
             .unwrap()
             .spent,
         Micro::new(2_000_000)
@@ -131,18 +169,13 @@ fn a_limit_counts_what_was_spent_before_it_was_set_before_a_restart_and_in_its_p
     assert_eq!(
         billing
             .billing()
-            .key_spend("key_1", Period::Day, NOW + day)
+            .key_spend(name, Period::Day, NOW + day)
             .unwrap()
             .spent,
         Micro::ZERO
     );
     let (hold, _) = billing
-        .reserve(
-            within("req_next", spending("1/day")),
-            &quote,
-            true,
-            NOW + day,
-        )
+        .reserve(request("req_next", "1/day"), &quote, true, NOW + day)
         .unwrap();
     hold.release(RequestOutcome::VendorError, NOW + day);
     billing.shut_down();

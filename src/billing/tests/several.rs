@@ -522,7 +522,7 @@ fn what_waits_for_a_missing_segment_is_not_free_after_a_restart() {
         };
         let refused = billing.reserve(limited, &quote, true, NOW);
         assert!(
-            matches!(refused, Err(ReserveError::KeySpendLimit { .. })),
+            matches!(refused, Err(ReserveError::SpendLimit { .. })),
             "the key has spent three"
         );
     }

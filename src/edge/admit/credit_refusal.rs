@@ -5,7 +5,9 @@
 
 use crate::billing::ReserveError;
 use crate::payments::CREDITS_PATH;
+use base::clock::rfc3339;
 use config::Settings;
+use credits::limits::Spender;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use llm_protocol::failure::{Failure, Kind};
@@ -17,13 +19,37 @@ pub(super) fn failure(
     refused: &ReserveError,
     settings: &Settings,
     asked: Option<(&Quote, bool)>,
+    now_ms: i64,
 ) -> Failure {
+    let mut spend_advice = None;
     let (kind, cause, payable) = match refused {
-        ReserveError::KeySpendLimit { free } => (
-            Kind::KeySpendLimit,
-            format!("This key's spend limit leaves {free} credits."),
-            *free,
-        ),
+        ReserveError::SpendLimit { of, period, free } => {
+            let (kind, limit, advice) = match of {
+                Spender::Key => (
+                    Kind::KeySpendLimit,
+                    "spend limit of this key",
+                    format!(
+                        "Raise the limit at {}/dashboard/keys, or use another key.",
+                        settings.base_url
+                    ),
+                ),
+                Spender::Member => (
+                    Kind::MemberBudget,
+                    "budget of this key's member",
+                    "An owner or admin of the organisation can raise it.".to_owned(),
+                ),
+            };
+            let ends = match period.end_ms(now_ms) {
+                Some(end_ms) => format!("{}, until {}", period.name(), rfc3339(end_ms)),
+                None => period.name().to_owned(),
+            };
+            spend_advice = Some(advice);
+            (
+                kind,
+                format!("The {limit} ({ends}) leaves {free} credits."),
+                *free,
+            )
+        }
         ReserveError::TrialExpired => (
             Kind::TrialExpired,
             "The trial has ended, and its credits have expired.".to_owned(),
@@ -47,14 +73,11 @@ pub(super) fn failure(
             " This request asks for at least 1 input and 1 output token; 0 are affordable, of any model."
         ),
     };
-    if kind == Kind::KeySpendLimit {
-        let _ = write!(
-            message,
-            " Raise the limit at {}/dashboard/keys, or use another key.",
-            settings.base_url
-        );
-    }
-    let _ = write!(message, " {}", where_to_get_credits(settings));
+    let _ = write!(
+        message,
+        " {}",
+        spend_advice.unwrap_or_else(|| where_to_get_credits(settings))
+    );
     Failure::new(kind, message)
 }
 
@@ -118,6 +141,7 @@ fn where_to_get_credits(settings: &Settings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use credits::limits::Period;
     use credits::pricing::WorstCase;
 
     fn settings(support: &str) -> Settings {
@@ -145,7 +169,7 @@ mod tests {
             available: credits(1_200_000),
             needed: credits(1_512_000),
         };
-        let shown = failure(&insufficient, &settings_of, Some((&quote(), false)));
+        let shown = failure(&insufficient, &settings_of, Some((&quote(), false)), 0);
         assert_eq!(
             shown.message,
             format!(
@@ -155,34 +179,52 @@ mod tests {
                  100. Shorten the input or ask for less output. Your credits: {base}/dashboard"
             )
         );
-        let key = ReserveError::KeySpendLimit { free: credits(10) };
-        let shown = failure(
-            &key,
-            &settings("mailto:help@corp.example"),
-            Some((&quote(), false)),
-        )
-        .message;
-        for part in [
-            "This key's spend limit leaves 0.00001 credits.",
-            "the available credits pay for 0",
-            "The input alone costs more",
-            &format!("{base}/dashboard/keys"),
-            "For more credits: help@corp.example",
+        let supported = settings("mailto:help@corp.example");
+        let short = "the available credits pay for 0; The input alone costs more".split("; ");
+        let keys = format!("{base}/dashboard/keys");
+        for (of, period, parts) in [
+            (
+                Spender::Key,
+                Period::Total,
+                [
+                    "The spend limit of this key (total) leaves 0.00001 credits.",
+                    &*keys,
+                ],
+            ),
+            (
+                Spender::Member,
+                Period::Month,
+                [
+                    "The budget of this key's member (month, until 1970-02-01T00:00:00.000Z) leaves",
+                    "An owner or admin of the organisation can raise it.",
+                ],
+            ),
         ] {
-            assert!(shown.contains(part), "{part}: {shown}");
+            let free = credits(10);
+            let refused = ReserveError::SpendLimit { of, period, free };
+            let shown = failure(&refused, &supported, Some((&quote(), false)), 0).message;
+            for part in parts.into_iter().chain(short.clone()) {
+                assert!(shown.contains(part), "{part}: {shown}");
+            }
+            assert!(
+                !shown.contains("help@corp.example"),
+                "no credits help: {shown}"
+            );
         }
+        let broke = |settings| failure(&insufficient, settings, None, 0).message;
+        assert!(broke(&supported).ends_with("For more credits: help@corp.example"));
         let mut selling = settings("help@corp.example");
         let text = concat!(
             include_str!("../../../conf/local.yaml"),
             "payments: {provider: stripe, secret_key: sk_test_a, webhook_secret: whsec_a, currency: usd, credit_price: '0.01'}\n"
         );
         selling.payments = config::parse(text, &|_| None).unwrap().payments;
-        let shown = failure(&key, &selling, None).message;
+        let shown = broke(&selling);
         assert!(
             shown.ends_with(&format!("Buy credits: {base}/dashboard/credits")),
             "{shown}"
         );
-        let trial = failure(&ReserveError::TrialExpired, &settings_of, None);
+        let trial = failure(&ReserveError::TrialExpired, &settings_of, None, 0);
         assert_eq!(trial.kind, Kind::TrialExpired);
         for part in [
             "The trial has ended",

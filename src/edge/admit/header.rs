@@ -86,7 +86,7 @@ pub async fn authorize(
         Err(
             ReserveError::Insufficient { .. }
             | ReserveError::TrialExpired
-            | ReserveError::KeySpendLimit { .. }
+            | ReserveError::SpendLimit { .. }
             | ReserveError::Unavailable(_),
         ) if operation.free => false,
         Err(_) if idempotency_key::is_known(gateway, session, operation, principal).await? => {
@@ -118,7 +118,7 @@ async fn check(
 ) -> Result<(), ReserveError> {
     let bounds = match operation.free {
         true => RequestLimits {
-            spend: principal.settings.spend_limit,
+            spend: principal.spend_limits(),
             ..RequestLimits::default()
         },
         false => rate_limits::bounds(settings, principal, || 0),
@@ -126,6 +126,7 @@ async fn check(
     let payer = Payer {
         account: &principal.account_id,
         key: &principal.key_id,
+        member: principal.member_id(),
         bounds: &bounds,
     };
     let PendingRequests { of_account, .. } = arrival.others();
@@ -169,7 +170,9 @@ pub(super) fn refusal_failure(
     match refused {
         ReserveError::Insufficient { .. }
         | ReserveError::TrialExpired
-        | ReserveError::KeySpendLimit { .. } => credit_refusal::failure(refused, settings, asked),
+        | ReserveError::SpendLimit { .. } => {
+            credit_refusal::failure(refused, settings, asked, clock::now_ms())
+        }
         ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
         ReserveError::TooManyOpen { limit } => Failure::new(
             Kind::TooManyOpen,

@@ -90,6 +90,7 @@ pub async fn prepare(
         account: Arc::clone(&principal.account_id),
         key_id: Arc::clone(&principal.key_id),
         key_shown: Arc::clone(&principal.key_shown),
+        member: principal.member_id().cloned(),
         model: Arc::clone(model),
         surface: operation.surface,
         bounds: rate_limits::bounds(settings, principal, || parsed.content.estimated_tokens()),

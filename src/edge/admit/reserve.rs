@@ -87,7 +87,7 @@ impl OutboundRequest<'_> {
                 // fallbacks.
                 Err(
                     ReserveError::Insufficient { .. }
-                    | ReserveError::KeySpendLimit { .. }
+                    | ReserveError::SpendLimit { .. }
                     | ReserveError::TrialExpired,
                 ) => {}
                 Err(refused) => return Err(self.refusal(&refused, &max_quote)),
@@ -142,6 +142,7 @@ impl OutboundRequest<'_> {
             account: Arc::clone(&principal.account_id),
             key_id: Arc::clone(&principal.key_id),
             key_shown: Arc::clone(&principal.key_shown),
+            member: principal.member_id().cloned(),
             model: Arc::clone(self.model),
             surface: self.surface,
             bounds,

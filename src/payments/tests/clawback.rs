@@ -46,6 +46,7 @@ impl Requests {
             account: account.into(),
             key_id: "key_1".into(),
             key_shown: "gw-sk-…".into(),
+            member: None,
             model: Arc::clone(&self.model),
             surface: Protocol::Chat,
             bounds: Default::default(),

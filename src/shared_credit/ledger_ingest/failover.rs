@@ -318,7 +318,7 @@ fn restore_entry(entry: LedgerEntry) -> RestoreEntry {
         paid: Micro::ZERO.minus(entry.d_paid),
         trial: Micro::ZERO.minus(entry.d_trial),
     };
-    let key_id = entry.key_id();
+    let spenders = entry.spenders();
     let LedgerEntry {
         reference: request_id,
         account,
@@ -331,7 +331,7 @@ fn restore_entry(entry: LedgerEntry) -> RestoreEntry {
         account,
         taken,
         seq,
-        key_id,
+        spenders,
         at_ms,
     }
 }

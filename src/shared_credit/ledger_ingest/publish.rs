@@ -6,13 +6,13 @@
 use super::worker::IngestWorker;
 use crate::shared_credit::redis;
 use crate::shared_credit::redis::{
-    AccountSeed, KeySeed, PostCommand, PostReply, SharedKey, SharedStore, partition,
+    AccountSeed, PostCommand, PostReply, SharedKey, SharedStore, SpendSeed, partition,
 };
-use accounts::KeySettings;
 use accounts::db::key_changes::KeyChange;
+use accounts::{KeySettings, membership_id};
 use base::clock;
 use base::failpoint::{self, Point};
-use credits::limits::Period;
+use credits::limits::{Period, Spender};
 use credits::money::CreditSplit;
 use ledger::StoreError;
 use ledger::{Claim, LedgerEntry};
@@ -77,11 +77,11 @@ impl IngestWorker {
             seq: entry.seq,
         };
         if entry.is_late() {
-            let key_id = entry.key_id();
+            let spenders = entry.spenders();
             return self
                 .store
                 .balances()
-                .post_late(&post, &key_id, entry.at_ms)
+                .post_late(&post, &spenders, entry.at_ms)
                 .await
                 .map(drop);
         }
@@ -154,32 +154,43 @@ impl IngestWorker {
             epoch: &found.epoch,
         };
         self.store.balances().seed_account(&seed).await?;
-        self.seed_keys(account, &found.epoch, current.now_ms).await
+        self.seed_spending(account, &found.epoch, current.now_ms)
+            .await
     }
 
-    /// Starts the store's spend counters for those of an account's keys that have a limit. The
-    /// ledger provides the spend so far, without the events that are still in the store. Running
-    /// requests count when they end.
-    async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
+    /// Starts the store's spend counters for those of an account's keys and members that have a
+    /// limit. The ledger provides the spend so far, without the events that are still in the store.
+    /// Running requests count when they end.
+    async fn seed_spending(
+        &self,
+        account: &str,
+        epoch: &str,
+        at_ms: i64,
+    ) -> Result<(), StoreError> {
+        let keys = self.app.keys().keys_with_settings(account)?.into_iter();
+        // A key whose settings cannot be parsed admits no requests anyway.
+        let keys = keys.filter(|row| {
+            KeySettings::decode(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some())
+        });
+        let members = self.app.organisations().members(account)?.into_iter();
+        let members = members.filter(|member| member.budget.is_some());
+        let members = members.map(|member| membership_id(account, &member.person));
+        let spenders = keys
+            .map(|row| (Spender::Key, row.id))
+            .chain(members.map(|id| (Spender::Member, id)));
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
-        for row in self.app.keys().keys_with_settings(account)? {
-            // A key whose settings cannot be parsed admits no requests anyway.
-            if KeySettings::decode(&row.settings)
-                .is_ok_and(|settings| settings.spend_limit.is_some())
-            {
-                let (spent, seq) = self.ledger.rows().key_spend_as_of(&row.id, first_days)?;
-                self.store
-                    .ingest()
-                    .seed_key(&KeySeed {
-                        account,
-                        key_id: &row.id,
-                        at_ms,
-                        spent,
-                        seq,
-                        epoch,
-                    })
-                    .await?;
-            }
+        for (spender, id) in spenders {
+            let (spent, seq) = self.ledger.rows().key_spend_as_of(&id, first_days)?;
+            let seed = SpendSeed {
+                account,
+                spender,
+                id: &id,
+                at_ms,
+                spent,
+                seq,
+                epoch,
+            };
+            self.store.ingest().seed_spending(&seed).await?;
         }
         Ok(())
     }
@@ -315,6 +326,8 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
         account_is_active,
         settings,
         account_rates,
+        member_id,
+        budget,
         ..
     } = change;
     store
@@ -333,6 +346,8 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
             account_is_active,
             settings,
             account_rates,
+            member_id,
+            budget,
         })
         .await
 }

@@ -69,23 +69,23 @@ impl StoreBalances<'_> {
     /// Returns an error if the store cannot be called. A retry is safe, because an operation takes
     /// effect once.
     pub async fn post(&self, post: &PostCommand<'_>) -> Result<PostReply, StoreError> {
-        self.invoke_post(post, None, &[]).await
+        self.invoke_post(post, &[], &[]).await
     }
 
     /// Posts the ledger's debit of a late end, like [`Self::post`]. The debit counts as spending of
-    /// the API key at the time `at_ms`.
+    /// the API key and its member (by id) at the time `at_ms`.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called. A retry is safe.
     pub async fn post_late(
         &self,
         post: &PostCommand<'_>,
-        key_id: &str,
+        spenders: &[String],
         at_ms: i64,
     ) -> Result<PostReply, StoreError> {
-        let api_key = self.0.key(partition(post.account), "k:", key_id);
-        self.invoke_post(post, Some(api_key), &[&at_ms.to_string()])
-            .await
+        let key = |id: &String| self.0.key(partition(post.account), "k:", id);
+        let keys: Vec<_> = spenders.iter().map(key).collect();
+        self.invoke_post(post, &keys, &[&at_ms.to_string()]).await
     }
 
     /// Posts the difference between the ledger's and the store's debit for the request that `event`
@@ -100,14 +100,14 @@ impl StoreBalances<'_> {
         request_id: &str,
     ) -> Result<PostReply, StoreError> {
         let events = self.0.key(partition(post.account), "ev", "");
-        self.invoke_post(post, Some(events), &[event, request_id])
+        self.invoke_post(post, &[events], &[event, request_id])
             .await
     }
 
     async fn invoke_post(
         &self,
         post: &PostCommand<'_>,
-        third_key: Option<String>,
+        keys: &[String],
         about: &[&str],
     ) -> Result<PostReply, StoreError> {
         let partition = partition(post.account);
@@ -117,8 +117,8 @@ impl StoreBalances<'_> {
         call.arg(post.change.paid.get())
             .arg(post.change.trial.get())
             .arg(post.credited.get());
-        if let Some(third_key) = third_key {
-            call.key(third_key);
+        for key in keys {
+            call.key(key);
         }
         call.arg(OPERATION_MS)
             .arg(u8::from(post.only_free))

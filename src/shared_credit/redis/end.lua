@@ -1,9 +1,11 @@
 -- Settles a request, once: releases its hold and debits the cost. The part of the cost above the hold is debited from free
--- credits, as far as there are any. It counts as the API key's spending too, whatever the key's limit: the account has paid it.
+-- credits, as far as there are any. It counts as spending of the API key and its member too, whatever
+-- their limits: the account has paid it.
 -- A cost without a hold is left to the ledger: the hold's lease has ended, or the server has lost the hold, and perhaps also
 -- the end that released it. Only the ledger knows whether this end was counted before; it posts its debit. So is an end of an
 -- account that the server has lost: the account is seeded after the ledger has the end.
--- KEYS: account, its holds of older versions, the partition's leases, the request's marker, the partition's events, the API key
+-- KEYS: account, its holds of older versions, the partition's leases, the request's marker, the partition's events, the API key,
+--   of a member's key also the member
 -- ARGV: request, account, cost, lifetime of the marker in ms, the ending for the ledger, number of tokens used
 local a, held = account(KEYS[1], ARGV[1])
 local is_old = a and not held
@@ -50,6 +52,6 @@ if held and not is_old then a.open = math.max(0, a.open - 1) end
 redis.call('HSET', KEYS[1], 'paid', I(a.paid), 'trial', I(a.trial), 'held_paid', I(math.max(0, a.held_paid)),
   'held_trial', I(math.max(0, a.held_trial)), 'open_holds', I(a.open))
 if held then unbind(held, KEYS[6], KEYS[1], tonumber(ARGV[6])) end
-if a.keyed then spend(KEYS[6], paid + trial, tonumber(string.match(id, '^%d+'))) end
+for i = 6, a.keyed and #KEYS or 0 do spend(KEYS[i], paid + trial, tonumber(string.match(id, '^%d+'))) end
 if is_old then remove_old(ARGV[1], ARGV[2]) else redis.call('HDEL', KEYS[1], '~' .. ARGV[1]) end
 return {'done', id, I(paid), I(trial), I(rest)}

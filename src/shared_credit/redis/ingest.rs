@@ -8,6 +8,7 @@ use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
 use super::views::StoreIngest;
 use ::redis::{Cmd, Pipeline};
+use credits::limits::Spender;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
 
@@ -52,16 +53,19 @@ pub struct RestoreEntry {
     pub account: String,
     pub taken: CreditSplit,
     pub seq: i64,
-    pub key_id: String,
+    /// The ids of the API key and of its member.
+    pub spenders: Vec<String>,
     pub at_ms: i64,
 }
 
-/// Spending of an API key by day, week, month and in total. The ledger's amounts are as of a moment
-/// of the store's clock.
+/// Spending of an API key or a member by day, week, month and in total. The ledger's amounts are as
+/// of a moment of the store's clock.
 #[derive(Debug, Clone, Copy)]
-pub struct KeySeed<'a> {
+pub struct SpendSeed<'a> {
     pub account: &'a str,
-    pub key_id: &'a str,
+    pub spender: Spender,
+    /// Id of the key, or of the membership.
+    pub id: &'a str,
     pub at_ms: i64,
     pub spent: [Micro; 4],
     /// Position of the last ledger entry that this spending includes.
@@ -83,6 +87,9 @@ pub struct SharedKey {
     /// Settings of the key and rates of its account, as JSON or empty.
     pub settings: String,
     pub account_rates: String,
+    /// Id and budget of the member whose key it is, or empty texts.
+    pub member_id: String,
+    pub budget: String,
 }
 
 impl StoreIngest<'_> {
@@ -197,14 +204,17 @@ impl StoreIngest<'_> {
             account,
             taken,
             seq,
-            key_id,
+            spenders,
             at_ms,
         } in ended
         {
             call.key(self.0.key(partition, "a:", account))
                 .key(self.0.key(partition, "h:", account));
-            call.key(self.0.key(partition, "r:", request_id))
-                .key(self.0.key(partition, "k:", key_id));
+            call.key(self.0.key(partition, "r:", request_id));
+            for index in 0..Spender::ALL.len() {
+                let id = spenders.get(index).map(String::as_str);
+                call.key(self.0.key(partition, "k:", id.unwrap_or_default()));
+            }
             call.arg(request_id)
                 .arg(account)
                 .arg(taken.paid.get())
@@ -239,26 +249,35 @@ impl StoreIngest<'_> {
         self.0.call("remove entered events", &call).await.map(drop)
     }
 
-    /// Begins to count the spending of an API key if the store does not count it yet. Returns false
-    /// if it already does, if the account is not known, or if the ledger still lacks too many
-    /// events, so that the caller must retry.
+    /// Begins to count the spending of an API key or a member if the store does not count it yet.
+    /// Returns false if it already does, if the account is not known, or if the ledger still lacks
+    /// too many events, so that the caller must retry.
     ///
     /// # Errors
     /// Returns an error if the store cannot be called.
-    pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
+    pub async fn seed_spending(&self, seed: &SpendSeed<'_>) -> Result<bool, StoreError> {
         let partition = partition(seed.account);
+        let field = match seed.spender {
+            Spender::Key => "key_id",
+            Spender::Member => "member",
+        };
         let mut call = self.0.0.scripts.spend.prepare_invoke();
-        call.key(self.0.key(partition, "k:", seed.key_id))
+        call.key(self.0.key(partition, "k:", seed.id))
             .key(self.0.key(partition, "a:", seed.account));
         call.key(self.0.key(partition, "ev", ""))
             .key(self.0.key(partition, "epoch", ""))
-            .arg(seed.key_id)
+            .arg(format!("\"{field}\":\"{}\"", seed.id))
             .arg(seed.at_ms);
         for spent in seed.spent {
             call.arg(spent.get());
         }
         call.arg(seed.seq).arg(seed.epoch);
-        Ok(self.0.call("seed a key's spending", &call).await?.status() == "done")
+        Ok(self
+            .0
+            .call("seed a key's or member's spending", &call)
+            .await?
+            .status()
+            == "done")
     }
 
     /// Requests that the sidecar seeds an account.
@@ -359,7 +378,10 @@ impl StoreIngest<'_> {
             .arg(&shared.status)
             .arg(status_name(shared.account_is_active))
             .arg(REVOKED_TTL_MS);
-        call.arg(&shared.settings).arg(&shared.account_rates);
+        call.arg(&shared.settings)
+            .arg(&shared.account_rates)
+            .arg(&shared.member_id)
+            .arg(&shared.budget);
         self.0.call("publish a key", &call).await.map(drop)
     }
 

@@ -1,6 +1,6 @@
--- Rate limits of a key and its account, and the spending limit of a key. A bucket counts in sixty-thousandths of a unit and
+-- Rate limits of a key and its account, and the spend limits of a key and its member. A bucket counts in sixty-thousandths of a unit and
 -- drains by its limit every ms, as in billing/rates.rs. A hold under limits lists after its amounts what must be given back:
--- the tokens counted for the key, the tokens counted for the account, and the key.
+-- the tokens counted for the key, the tokens counted for the account, the member if there is one, and the key.
 local MINUTE = 60000
 -- An account that has holds, or had some lately, is visited this often, in ms.
 local VISIT = 10000
@@ -50,7 +50,10 @@ local function unbind(held, key, account, used)
   if not of_key then return end
   local paid, trial = parts(held)
   redis.call('HINCRBY', key, 'open', '-1')
-  redis.call('HINCRBY', key, 'held', I(-(paid + trial)))
+  local at, member = string.match(account, '^gw:{.-}:'), string.match(held, '^%d+:%d+:%d+:%d+:([^:@]+):')
+  for _, spender in ipairs({ key, member and at .. 'k:' .. member }) do
+    redis.call('HINCRBY', spender, 'held', I(-(paid + trial)))
+  end
   local function correct(hash, reserved)
     if reserved == 0 then return end
     local tokens = tonumber(redis.call('HGET', hash, 'tokens')) or 0
@@ -59,7 +62,7 @@ local function unbind(held, key, account, used)
   correct(key, of_key)
   correct(account, of_account)
 end
--- Adds to a key's spending, if it is counted. The seed already includes entries up to its own position; skip those.
+-- Adds to the spending of a key or a member, if it is counted. The seed already includes entries up to its own position; skip those.
 local function spend(key, amount, at, seq)
   local v = redis.call('HMGET', key, 'seeded', 'day', 'day_spent', 'week', 'week_spent', 'month', 'month_spent',
     'total', 'total_spent')

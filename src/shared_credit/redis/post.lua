@@ -1,7 +1,7 @@
 -- Changes a balance by an entry that the ledger has posted, or by a debit that it is about to post: once per operation. A
 -- correction of a settled request counts only if the server has that settlement, and with it the event. If it lost it, the
--- restore uses the ledger's amount. The debit of a late end counts as the API key's spending.
--- KEYS: account, the operation's marker; for a correction the partition's events, for a late end the API key
+-- restore uses the ledger's amount. The debit of a late end counts as spending of the API key and its member.
+-- KEYS: account, the operation's marker; for a correction the partition's events, for a late end the API key and the member
 -- ARGV: paid, trial, credited, lifetime of the operation's marker in ms, '1' if free credits must cover the debit,
 --   the entry's position or 0; for a correction the event's id and its request, for a late end its time
 local known = redis.call('GET', KEYS[2])
@@ -22,5 +22,7 @@ if ARGV[5] == '1' then
 end
 redis.call('HSET', KEYS[1], 'paid', I(a.paid + paid), 'trial', I(a.trial + trial), 'credited', I(a.credited + credited))
 redis.call('SET', KEYS[2], I(paid) .. ':' .. I(trial), 'PX', ARGV[4])
-if ARGV[7] and not ARGV[8] and a.keyed then spend(KEYS[3], -(paid + trial), tonumber(ARGV[7]), seq) end
+if ARGV[7] and not ARGV[8] and a.keyed then
+  for i = 3, #KEYS do spend(KEYS[i], -(paid + trial), tonumber(ARGV[7]), seq) end
+end
 return {'done'}

@@ -6,7 +6,7 @@
 use super::keyspace::partition;
 use super::views::StoreHolds;
 use ::redis::Cmd;
-use credits::limits::RequestLimits;
+use credits::limits::{RequestLimits, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{RateLimitStatuses, RateLimitWait};
 use ledger::StoreError;
@@ -29,8 +29,8 @@ pub struct ReserveCommand<'a> {
     /// store reserves and counts nothing, and only replies whether it would.
     pub lease: Duration,
     pub max_open: u64,
-    /// The API key and the limits of the request, or `None` without limits.
-    pub within: Option<(&'a str, &'a RequestLimits)>,
+    /// The API key, its member, and the limits of the request; `None` without limits.
+    pub within: Option<(&'a str, Option<&'a str>, &'a RequestLimits)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,15 +45,16 @@ pub enum ReserveReply {
     TooManyOpen,
     /// A limit on requests, on tokens or on concurrency was reached.
     Limited(RateLimitWait),
-    /// The rest of the API key's spending limit is less than the request needs.
-    KeySpendLimit {
+    /// The rest of the spend limit of the API key or of its member is less than the request needs.
+    SpendLimit {
+        of: Spender,
         free: Micro,
     },
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account or its API key's spending, which must be seeded from the
-    /// ledger.
+    /// The store does not know the account, or the spending of the API key or its member, which
+    /// must be seeded from the ledger.
     Unknown,
 }
 
@@ -76,6 +77,7 @@ impl StoreHolds<'_> {
             .arg(command.max_open);
         if let Some((
             key_id,
+            member,
             RequestLimits {
                 key: of_key,
                 account: of_account,
@@ -92,12 +94,15 @@ impl StoreHolds<'_> {
                     .arg(rates.tokens_per_minute)
                     .arg(rates.concurrent);
             }
-            call.arg(
-                spend
-                    .map(|limit| limit.credits.get().to_string())
-                    .unwrap_or_default(),
-            );
-            call.arg(spend.map_or("total", |limit| limit.period.name()));
+            for (_, limit) in Some(key_id).into_iter().chain(member).zip(spend) {
+                let credits = limit.map(|limit| limit.credits.get().to_string());
+                call.arg(credits.unwrap_or_default())
+                    .arg(limit.map_or("total", |limit| limit.period.name()));
+            }
+            if let Some(member) = member {
+                call.key(self.0.key(partition(command.account), "k:", member))
+                    .arg(member);
+            }
         }
         let reply = self.0.call("reserve credits", &call).await?;
         Ok(match reply.status() {
@@ -106,7 +111,12 @@ impl StoreHolds<'_> {
             }
             "held" => ReserveReply::Held(reply.parts(1)?),
             "limited" => ReserveReply::Limited(reply.wait()?),
-            "key_spend" => ReserveReply::KeySpendLimit {
+            "key_spend" => ReserveReply::SpendLimit {
+                of: Spender::Key,
+                free: reply.amount(1)?,
+            },
+            "member_budget" => ReserveReply::SpendLimit {
+                of: Spender::Member,
                 free: reply.amount(1)?,
             },
             "insufficient" => ReserveReply::Insufficient {

@@ -15,8 +15,10 @@ pub struct SettleCommand<'a> {
     pub cost: Micro,
     /// Ending for the ledger, as serialized JSON.
     pub ending: &'a str,
-    /// API key of the request. `tokens` is the number of tokens that the request has used.
+    /// API key of the request, and its member. `tokens` is the number of tokens that the request
+    /// has used.
     pub key_id: &'a str,
+    pub member: Option<&'a str>,
     pub tokens: u64,
 }
 
@@ -100,6 +102,9 @@ impl StoreHolds<'_> {
         let partition = partition(command.account);
         call.key(self.0.key(partition, "ev", ""))
             .key(self.0.key(partition, "k:", command.key_id));
+        if let Some(member) = command.member {
+            call.key(self.0.key(partition, "k:", member));
+        }
         call.arg(command.cost.get())
             .arg(MARKER_MS)
             .arg(command.ending)

@@ -1,8 +1,8 @@
--- Begins to count the spending of an API key, from the ledger's totals, if it is not counted yet. Requests that have ended
+-- Begins to count the spending of an API key or a member, from the ledger's totals, if it is not counted yet. Requests that have ended
 -- but are not in the ledger yet are in the partition's events; the caller, who reads both, ensures that no request is in
 -- both. The ledger decides the debit of a late end.
--- KEYS: the API key, account, the partition's events, its epoch
--- ARGV: the API key's id, the time, its spending by day, week, month and in total, the last entry that this includes, the
+-- KEYS: the API key or member, account, the partition's events, its epoch
+-- ARGV: how an ending names the API key or member, the time, its spending by day, week, month and in total, the last entry that this includes, the
 --   epoch seen
 if redis.call('HEXISTS', KEYS[1], 'seeded') == 1 then return {'known'} end
 if redis.call('EXISTS', KEYS[2]) == 0 then return {'unknown'} end
@@ -13,7 +13,7 @@ local on_its_way = 0
 for _, event in ipairs(events) do
   local fields = {}
   for i = 1, #event[2], 2 do fields[event[2][i]] = event[2][i + 1] end
-  if fields.ending and string.find(fields.ending, '"key_id":"' .. ARGV[1] .. '"', 1, true) then
+  if fields.ending and string.find(fields.ending, ARGV[1], 1, true) then
     on_its_way = on_its_way + (tonumber(fields.paid) or 0) + (tonumber(fields.trial) or 0)
   end
 end
@@ -22,6 +22,6 @@ for i, period in ipairs(PERIODS) do
   redis.call('HSET', KEYS[1], period, I(now[period]), period .. '_spent', I(tonumber(ARGV[2 + i]) + on_its_way))
 end
 redis.call('HSET', KEYS[1], 'seeded', ARGV[7])
--- From now on, each request of the account that ends checks whether it belongs to such a key.
+-- From now on, each request of the account that ends checks whether it belongs to such a key or member.
 redis.call('HSET', KEYS[2], 'keyed', '1')
 return {'done'}

@@ -206,7 +206,7 @@ fn write_row(text: &mut String, receipt: &Receipt, names: &KeyNames) {
         }
     }
     text.push(',');
-    write_quoted(text, &names.get(&detail.key_id, "").name);
+    write_quoted(text, &names.of_request(detail).name);
     text.push_str("\r\n");
 }
 

@@ -11,7 +11,7 @@ use crate::refused_requests::{RefusedCursor, RefusedRequest};
 use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
-use ledger::StoreError;
+use ledger::{EndingDetail, StoreError};
 
 const LATEST_ROWS: u32 = 5;
 
@@ -60,9 +60,13 @@ pub fn list(
         .then(|| items.get(..shown)?.last().map(|(at, _)| *at))
         .flatten();
     items.truncate(shown);
-    let keys = items.iter().map(|(_, item)| match item {
-        Item::Response(receipt) => receipt.detail.key_id.as_str(),
-        Item::Refused(refused) => &*refused.key_id,
+    let keys = items.iter().flat_map(|(_, item)| {
+        let (response, refused) = match item {
+            Item::Response(receipt) => (Some(&receipt.detail), None),
+            Item::Refused(refused) => (None, Some(&*refused.key_id)),
+        };
+        let spenders = response.into_iter().flat_map(EndingDetail::spenders);
+        spenders.chain(refused)
     });
     let names = KeyNames::load(&app.accounts, account, keys)?;
     let rows = items.iter().map(|(_, item)| match item {

@@ -269,6 +269,7 @@ mod tests {
             took_ms: Some(12_345),
             first_token_ms: Some(840),
             cache_marks: None,
+            member: None,
         };
         Receipt {
             seq: 1,

@@ -46,7 +46,7 @@ pub(super) fn key_names(
 ) -> Result<KeyNames, StoreError> {
     let ids = receipts
         .iter()
-        .map(|receipt| receipt.detail.key_id.as_str());
+        .flat_map(|receipt| receipt.detail.spenders());
     KeyNames::load(&app.accounts, account, ids)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn row(viewed: &ViewedAccount, receipt: &Receipt, names: &KeyNames) -
         at: Timestamp(receipt.at_ms),
         model: detail.model.clone(),
         surface: detail.surface.as_str(),
-        key: names.get(&detail.key_id, &detail.key_shown),
+        key: names.of_request(detail),
         outcome: outcome_label(detail.outcome),
         outcome_id: detail.outcome.as_str(),
         refusal: None,

@@ -65,6 +65,12 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
         "Raise the limit, or use another key",
     ),
     (
+        Kind::MemberBudget,
+        "member_budget",
+        "The member of the organisation has spent their budget",
+        "Wait for the next period, or ask an owner or admin to raise it",
+    ),
+    (
         Kind::KeyDisabled,
         "key_disabled",
         "The key is disabled",

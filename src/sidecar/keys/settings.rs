@@ -121,22 +121,7 @@ impl KeySettingsForm {
                 Some(now_ms.saturating_add(days.saturating_mul(DAY_MS)))
             }
         };
-        let spend_limit = match self.credits.as_str() {
-            "" => None,
-            credits => {
-                let period = Period::ALL
-                    .into_iter()
-                    .find(|period| period.name() == self.period);
-                let period = period.ok_or("Choose the period of the spend limit.")?;
-                let credits: Micro = credits
-                    .parse()
-                    .map_err(|error| format!("Spend limit: {error}."))?;
-                if credits < Micro::ZERO {
-                    return Err("A spend limit must not be below 0.".into());
-                }
-                Some(SpendLimit { credits, period })
-            }
-        };
+        let spend_limit = parse_spend_limit("spend limit", &self.credits, &self.period)?;
         let settings = app.settings.load();
         let is_known =
             |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
@@ -307,22 +292,47 @@ pub fn rates_in_force(
         .collect())
 }
 
+/// Parses a spend limit as typed; `None` if no credits are. `what` is the limit's name in faults.
+///
+/// # Errors
+/// Returns the fault as a text for the user.
+pub fn parse_spend_limit(
+    what: &str,
+    credits: &str,
+    period: &str,
+) -> Result<Option<SpendLimit>, String> {
+    if credits.is_empty() {
+        return Ok(None);
+    }
+    let mut periods = Period::ALL.into_iter();
+    let period = periods.find(|known| known.name() == period);
+    let period = period.ok_or_else(|| format!("Choose the period of the {what}."))?;
+    let credits: Micro = credits
+        .parse()
+        .map_err(|error| format!("The {what}: {error}."))?;
+    if credits < Micro::ZERO {
+        return Err(format!("A {what} must not be below 0."));
+    }
+    Ok(Some(SpendLimit { credits, period }))
+}
+
+/// Describes what was spent of a spend limit in its period.
+pub fn describe_spend_limit(limit: SpendLimit, spent: Micro) -> String {
+    let SpendLimit { credits, period } = limit;
+    let per = match period {
+        Period::Total => "in total".to_owned(),
+        _ => format!("this {}", period.name()),
+    };
+    format!("{spent} of {credits} credits {per}")
+}
+
 /// Describes the settings of a key, including its spend in the period of its limit.
 pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
     let expires = settings
         .expires_at_ms
         .map(|at_ms| format!("until {}", format_time(at_ms)));
-    let limit = settings.spend_limit.map(|SpendLimit { credits, period }| {
-        let per = if period == Period::Total {
-            "in total".to_owned()
-        } else {
-            format!("this {}", period.name())
-        };
-        format!(
-            "{} of {credits} credits {per}",
-            spent.unwrap_or(Micro::ZERO)
-        )
-    });
+    let limit = settings.spend_limit;
+    let limit = limit.map(|limit| describe_spend_limit(limit, spent.unwrap_or(Micro::ZERO)));
     let models = (!settings.allowed_models.is_empty()).then(|| settings.allowed_models.join(", "));
     let rates = settings.rates;
     let rate = |rate: Option<u64>, what: &str| rate.map(|rate| format!("{rate} {what}"));

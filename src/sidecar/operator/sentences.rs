@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 46] = [
+pub const ACTS: [(&str, &str); 47] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -57,6 +57,7 @@ pub const ACTS: [(&str, &str); 46] = [
     ("organisation.revoke", "Member's invitation revoked"),
     ("organisation.join", "Member joined"),
     ("organisation.role", "Role of a member changed"),
+    ("organisation.budget", "Budget of a member changed"),
     ("organisation.remove", "Member removed"),
     ("invite.create", "Invitations created"),
     ("invite.withdraw", "Invitation revoked"),
@@ -354,6 +355,11 @@ impl Line<'_> {
             "role" => {
                 let before = self.before["role"].as_str().unwrap_or_default();
                 format!("changed the role of {person} in {organisation} from {before} to {role}")
+            }
+            "budget" => {
+                let text = |value: &Value| value["budget"].as_str().unwrap_or("none").to_owned();
+                let (from, to) = (text(&self.before), text(&self.after));
+                format!("changed the budget of {person} in {organisation} from {from} to {to}")
             }
             "remove" => match self.after["keys_to"].as_str() {
                 Some(to) => {

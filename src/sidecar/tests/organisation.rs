@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::billing::usage_report::UsageReportQuery;
-use accounts::{Actor, KeyHolder, KeySettings, MemberAuthority, NewKey, OrganisationRole};
+use accounts::{
+    Actor, KeyHolder, KeySettings, MemberAuthority, MemberEdit, NewKey, OrganisationRole,
+    membership_id,
+};
 
 const ON: &[(&str, &str)] = &[("signup:", "organisations: true\nsignup:")];
 
@@ -113,6 +116,7 @@ impl Company {
                     detail: EndingDetail {
                         key_id: key.key_id.clone(),
                         price_version: price.version.clone(),
+                        member: Some(membership_id(&self.id, &one.id)),
                         ..plain.detail
                     },
                     ..plain
@@ -283,7 +287,13 @@ async fn a_form_acts_on_no_other_account_than_its_page_showed() {
     let by = actor(&admin.id);
     let acting = world.accounts.with_actor(&by, now_ms());
     acting
-        .change_member(MemberAuthority::Member, &company.id, &member.id, None, None)
+        .change_member(
+            MemberAuthority::Member,
+            &company.id,
+            &member.id,
+            MemberEdit::Remove,
+            None,
+        )
         .unwrap();
     send(&of_company).await;
 }
@@ -441,7 +451,103 @@ async fn a_member_sees_what_the_own_keys_spend_and_others_see_all() {
         members.body
     );
     let members = world.get("/dashboard/organisation", &member.cookie).await;
-    assert!(!members.body.contains("value=\"0.001\""));
+    assert_eq!(
+        members.body.matches("value=\"0.001\"").count(),
+        1,
+        "the own"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_or_admin_sets_the_budget_of_a_member() {
+    let company = company().await;
+    let world = &company.world;
+    company.spend();
+    let member = company.person(OrganisationRole::Member);
+    let path = format!("/dashboard/organisation/members/{}/budget", member.id);
+    let set = async |role, typed: &str| {
+        let cookie = &company.person(role).cookie;
+        let csrf = form_token(&company.world.accounts, token(cookie));
+        world
+            .post(&path, cookie, &format!("csrf={csrf}&{typed}"))
+            .await
+    };
+    let budget = || {
+        let keys = world.accounts.api_keys();
+        let key = &member.key.as_ref().unwrap().key;
+        let principal = keys.authenticate(key, now_ms()).unwrap();
+        principal.spend_limits()[1].map(|limit| limit.to_string())
+    };
+    for (role, typed, status, now) in [
+        (
+            OrganisationRole::Owner,
+            "budget=2.5&period=week",
+            303,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Billing,
+            "budget=9&period=day",
+            403,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Member,
+            "budget=9&period=day",
+            403,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Admin,
+            "budget=x&period=day",
+            422,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Admin,
+            "budget=-1&period=day",
+            422,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Admin,
+            "budget=9&period=year",
+            422,
+            Some("2.5/week"),
+        ),
+        (
+            OrganisationRole::Admin,
+            "budget=10&period=month",
+            303,
+            Some("10/month"),
+        ),
+    ] {
+        let response = set(role, typed).await;
+        assert_eq!(
+            response.status, status,
+            "{role:?} {typed}: {}",
+            response.body
+        );
+        assert_eq!(budget().as_deref(), now, "{role:?} {typed}");
+    }
+    for (role, shows) in [
+        (OrganisationRole::Billing, true),
+        (OrganisationRole::Member, true),
+        (OrganisationRole::Owner, true),
+    ] {
+        let page = world
+            .get("/dashboard/organisation", &company.person(role).cookie)
+            .await;
+        let text = "0.001 of 10 credits this month";
+        assert_eq!(page.body.contains(text), shows, "{role:?}: {}", page.body);
+    }
+    assert_eq!(
+        set(OrganisationRole::Owner, "budget=&period=day")
+            .await
+            .status,
+        303
+    );
+    assert_eq!(budget(), None);
 }
 
 #[tokio::test]
@@ -499,7 +605,7 @@ async fn a_role_that_is_taken_away_counts_for_a_page_that_is_open() {
         .await
         .csrf();
     let by = actor(&owner.id);
-    let member = Some(OrganisationRole::Member);
+    let member = MemberEdit::Role(OrganisationRole::Member);
     let acting = world.accounts.with_actor(&by, now_ms());
     acting
         .change_member(

@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("014_clawbacks.sql"),
     include_str!("015_auto_topup.sql"),
     include_str!("016_organisations.sql"),
+    include_str!("017_budgets.sql"),
 ];
 
 /// All tables, because all rows are copied.

@@ -2,7 +2,7 @@
 //!
 //! This file must not see a key in plain text.
 
-use super::rows::MAY_SPEND;
+use super::rows::{KEY_MEMBER, MAY_SPEND};
 use super::views::KeyRows;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension as _, Row, params};
@@ -19,6 +19,9 @@ pub struct KeyChange {
     /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
+    /// Id and budget of the key's membership, or empty texts.
+    pub member_id: String,
+    pub budget: String,
 }
 
 /// A position among the changes, consisting of revision and key.
@@ -49,6 +52,8 @@ impl KeyChange {
             account_is_active: row.get(6)?,
             settings: row.get(7)?,
             account_rates: row.get(8)?,
+            member_id: row.get(9)?,
+            budget: row.get(10)?,
         })
     }
 }
@@ -62,7 +67,7 @@ impl KeyRows<'_> {
         self.0.read("look for a changed key", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
                      FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
                      WHERE c.key = ?1"
                 ))?
@@ -85,7 +90,7 @@ impl KeyRows<'_> {
         self.0.read("look for changed keys", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
                      FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
                      WHERE (c.rev, c.key) > (?1, ?2)
                      ORDER BY c.rev, c.key LIMIT ?3"

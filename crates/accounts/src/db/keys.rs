@@ -4,7 +4,7 @@
 
 use super::audit::{self, AuditEntry};
 use super::organisations::{role_at, role_of};
-use super::rows::{KEY_COLUMNS, KeyOwner, KeyRow, MAY_SPEND, first_column, key_row};
+use super::rows::{KEY_COLUMNS, KEY_MEMBER, KeyOwner, KeyRow, MAY_SPEND, first_column, key_row};
 use super::views::KeyRows;
 use crate::membership::{MemberAction, OrganisationRole};
 use ledger::StoreError;
@@ -93,7 +93,7 @@ impl KeyRows<'_> {
         self.0.read("look up a key", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT k.id, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates
+                    "SELECT k.id, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
                      FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1"
                 ))?
                 .query_row([hash], |row| {
@@ -105,6 +105,8 @@ impl KeyRows<'_> {
                         account_active: row.get(4)?,
                         settings: row.get(5)?,
                         account_rates: row.get(6)?,
+                        member_id: row.get(7)?,
+                        budget: row.get(8)?,
                     })
                 })
                 .optional()

@@ -8,7 +8,9 @@ use super::rows::first_column;
 use super::views::OrganisationRows;
 use crate::limits::{MAX_MEMBERS, MAX_OWNED};
 use crate::membership::{MemberAction, OrganisationRole};
+use credits::limits::SpendLimit;
 use ledger::StoreError;
+use rusqlite::types::Type;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde_json::json;
 
@@ -37,6 +39,8 @@ pub struct Member {
     pub since_ms: i64,
     /// Last use of the dashboard, as far as a session of it still exists.
     pub seen_at_ms: Option<i64>,
+    /// Credits that the member may spend in a period.
+    pub budget: Option<SpendLimit>,
 }
 
 /// An open invitation, with a hash instead of its secret token.
@@ -70,13 +74,21 @@ pub enum MemberOutcome {
     OtherAddress,
 }
 
-/// A new role of a member.
+/// What changes of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberEdit {
+    Role(OrganisationRole),
+    /// The credits that the member may spend in a period; `None`: as many as the organisation has.
+    Budget(Option<SpendLimit>),
+    Remove,
+}
+
+/// A change of a member.
 #[derive(Debug, Clone, Copy)]
 pub struct MemberChange<'a> {
     pub account: &'a str,
     pub person: &'a str,
-    /// `None` removes the member.
-    pub role: Option<OrganisationRole>,
+    pub edit: MemberEdit,
     /// The member who acts; `None` for an operator, who may do everything.
     pub by: Option<&'a str>,
     /// The member who gets the keys of a removed one; `None`: they are revoked.
@@ -140,7 +152,7 @@ impl OrganisationRows<'_> {
             connection
                 .prepare_cached(
                     "SELECT m.person, p.email, m.role, m.since_ms,
-                       (SELECT max(used_at_ms) FROM session WHERE account = m.person)
+                       (SELECT max(used_at_ms) FROM session WHERE account = m.person), m.budget
                      FROM membership m JOIN account p ON p.id = m.person
                      WHERE m.account = ?1 ORDER BY p.email",
                 )?
@@ -151,6 +163,7 @@ impl OrganisationRows<'_> {
                         role: role_at(row, 2)?,
                         since_ms: row.get(3)?,
                         seen_at_ms: row.get(4)?,
+                        budget: budget_at(row, 5)?,
                     })
                 })?
                 .collect()
@@ -183,8 +196,8 @@ impl OrganisationRows<'_> {
         })
     }
 
-    /// Changes the role of a member, or removes one. Keys that the person may no longer use are
-    /// revoked, or handed over. `line` gets the roles.
+    /// Changes a member, or removes one. Keys that the person may no longer use are revoked, or
+    /// handed over. `line` gets the member before and after.
     pub(crate) fn change(
         &self,
         change: &MemberChange<'_>,
@@ -193,13 +206,18 @@ impl OrganisationRows<'_> {
         let MemberChange {
             account,
             person,
-            role,
+            edit,
             by,
             keys_to,
         } = *change;
         self.0.write("change a member", |transaction| {
-            let Some(from) = role_of(transaction, account, person)? else {
+            let Some((from, budget)) = find_member(transaction, account, person)? else {
                 return Ok(MemberOutcome::NotFound);
+            };
+            let (role, new_budget) = match edit {
+                MemberEdit::Role(role) => (Some(role), budget),
+                MemberEdit::Budget(budget) => (Some(from), budget),
+                MemberEdit::Remove => (None, None),
             };
             let leaves = by == Some(person) && role.is_none();
             if let Some(by) = by.filter(|_| !leaves) {
@@ -216,8 +234,8 @@ impl OrganisationRows<'_> {
             }
             match role {
                 Some(role) => transaction.execute(
-                    "UPDATE membership SET role = ?3 WHERE account = ?1 AND person = ?2",
-                    params![account, person, role.name()],
+                    "UPDATE membership SET role = ?3, budget = ?4 WHERE account = ?1 AND person = ?2",
+                    params![account, person, role.name(), new_budget.map(|it| it.to_string())],
                 )?,
                 None => transaction.execute(
                     "DELETE FROM membership WHERE account = ?1 AND person = ?2",
@@ -228,11 +246,15 @@ impl OrganisationRows<'_> {
                 end_keys(transaction, account, person, keys_to, line.at_ms)?;
             }
             end_invites(transaction, account, person, role)?;
+            let describe = |role: Option<OrganisationRole>, budget: Option<SpendLimit>| {
+                json!({"person": person, "role": role.map(OrganisationRole::name),
+                    "budget": budget.map(|budget| budget.to_string())})
+            };
+            let mut after = describe(role, new_budget);
+            after["keys_to"] = json!(keys_to);
             let line = NewAuditLine {
-                before: json!({"person": person, "role": from.name()}).to_string(),
-                after: json!({"person": person, "role": role.map(OrganisationRole::name),
-                    "keys_to": keys_to})
-                .to_string(),
+                before: describe(Some(from), budget).to_string(),
+                after: after.to_string(),
                 ..line
             };
             audit::append(transaction, &line.as_entry())?;
@@ -461,6 +483,29 @@ pub(crate) fn role_of(
             |row| role_at(row, 0),
         )
         .optional()
+}
+
+/// Returns the role and the budget of a member.
+fn find_member(
+    transaction: &Transaction<'_>,
+    account: &str,
+    person: &str,
+) -> rusqlite::Result<Option<(OrganisationRole, Option<SpendLimit>)>> {
+    transaction
+        .query_row(
+            "SELECT role, budget FROM membership WHERE account = ?1 AND person = ?2",
+            [account, person],
+            |row| Ok((role_at(row, 0)?, budget_at(row, 1)?)),
+        )
+        .optional()
+}
+
+/// Reads a budget from a column.
+fn budget_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<SpendLimit>> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| text.parse()).transpose().map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
+    })
 }
 
 /// Reads a role from a column.

@@ -2,8 +2,10 @@
 //!
 //! This file must not run a query.
 
+use credits::limits::SpendLimit;
 use credits::money::Micro;
 use credits::trial::Trial;
+use ledger::StoreError;
 use rusqlite::Row;
 use std::sync::Arc;
 
@@ -80,6 +82,46 @@ pub struct KeyOwner {
     /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
+    /// Id and budget of the key's membership, or empty texts.
+    pub member_id: String,
+    pub budget: String,
+}
+
+/// The member of an organisation whose key it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyMember {
+    /// Id of the membership: `ORGANISATION/PERSON`, by the ids of their accounts.
+    pub id: Arc<str>,
+    pub budget: Option<SpendLimit>,
+}
+
+impl KeyMember {
+    /// Converts the fields as the database and the shared store have them. An empty text is none.
+    ///
+    /// # Errors
+    /// Returns an error if the budget cannot be read. Without a budget, the member could spend
+    /// everything.
+    pub fn decode(id: &str, budget: &str) -> Result<Option<Self>, StoreError> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        let budget = (!budget.is_empty()).then(|| budget.parse()).transpose();
+        let budget = budget.map_err(|error| {
+            StoreError::Unusable(format!(
+                "the budget of the member {id} cannot be read: {error}"
+            ))
+        })?;
+        Ok(Some(Self {
+            id: id.into(),
+            budget,
+        }))
+    }
+}
+
+/// Returns the id of a person's membership, by which the ledger counts what the member spends. It
+/// stays the same if the person leaves the organisation and joins it again.
+pub fn membership_id(account: &str, person: &str) -> String {
+    format!("{account}/{person}")
 }
 
 /// An API key as stored, without its hash.
@@ -108,6 +150,10 @@ pub(crate) const IS_ACTIVE: &str = "account.status = 'active' AND account.delete
 pub(crate) const MAY_SPEND: &str =
     "a.status = 'active' AND NOT EXISTS(SELECT 1 FROM payment_order p
   WHERE p.account = a.id AND p.clawback <> 'none' AND p.clawback = 'held')";
+
+/// SQL for the membership of the key `k` and its budget, as [`KeyMember::decode`] takes them.
+pub(crate) const KEY_MEMBER: &str = "CASE WHEN k.member IS NULL THEN '' ELSE k.account || '/' || k.member END,
+  ifnull((SELECT m.budget FROM membership m WHERE m.account = k.account AND m.person = k.member), '')";
 
 pub(crate) const KEY_COLUMNS: &str =
     "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings, member";

@@ -4,8 +4,8 @@ use super::*;
 use crate::db::AppDb;
 use crate::limits::{MAX_MEMBERS, MAX_OWNED};
 use crate::{
-    AccountError, Accounts, Actor, AuthError, CloseAccountOutcome, KeyHolder, KeySettings,
-    LinkPurpose, NewAccount, NewKey, session_id,
+    AccountError, Accounts, Actor, AuthError, CloseAccountOutcome, KeyHolder, KeyMember,
+    KeySettings, LinkPurpose, NewAccount, NewKey, membership_id, session_id,
 };
 use credits::money::Micro;
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ impl World {
             MemberAuthority::Member,
             &self.organisation,
             person,
-            role,
+            role.map_or(MemberEdit::Remove, MemberEdit::Role),
             None,
         )
     }
@@ -338,7 +338,7 @@ fn an_organisation_keeps_an_owner() {
             MemberAuthority::Operator,
             &world.organisation,
             &world.owner,
-            role,
+            role.map_or(MemberEdit::Remove, MemberEdit::Role),
             None,
         );
         assert!(matches!(operators, Err(AccountError::LastOwner)));
@@ -407,7 +407,7 @@ fn keys_end_with_the_membership_or_are_handed_over() {
             MemberAuthority::Operator,
             &world.organisation,
             &ann,
-            None,
+            MemberEdit::Remove,
             Some(&world.owner),
         )
         .unwrap();
@@ -621,4 +621,75 @@ fn the_audit_log_has_each_change_with_its_actor() {
     assert!(lines.iter().all(|line| line.object == world.organisation));
     assert!(lines.iter().all(|line| !line.after.contains(&token)));
     assert!(log.verify().unwrap().findings.is_empty());
+}
+
+#[test]
+fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let bob = world.member("bob@example.com", OrganisationRole::Member);
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let set = |actor: &str, person: &str, budget: &str| {
+        let acting_by = by(actor);
+        world.accounts.with_actor(&acting_by, NOW).change_member(
+            MemberAuthority::Member,
+            &world.organisation,
+            person,
+            MemberEdit::Budget(Some(budget.parse().unwrap())),
+            None,
+        )
+    };
+    let (first, second) = (world.key(&ann).unwrap(), world.key(&ann).unwrap());
+    let of = |key: &NewKey| {
+        let keys = world.accounts.api_keys();
+        let principal = keys.authenticate(&key.key, NOW).unwrap();
+        let [_, budget] = principal.spend_limits();
+        let change = world.accounts.database().keys().key_change(&key.key_id);
+        let change = change.unwrap().unwrap();
+        // What edges get is the same.
+        let published = KeyMember::decode(&change.member_id, &change.budget);
+        assert_eq!(published.unwrap(), principal.member);
+        (
+            principal.member.unwrap().id.to_string(),
+            budget.map(|budget| budget.to_string()),
+            change.at.rev,
+        )
+    };
+    let (id, none, before) = of(&first);
+    assert_eq!((id, none), (membership_id(&world.organisation, &ann), None));
+    set(&admin, &ann, "5/day").unwrap();
+    for key in [&first, &second] {
+        let (_, budget, rev) = of(key);
+        assert_eq!(budget.as_deref(), Some("5/day"));
+        assert!(rev > before, "edges hear of it");
+    }
+    for (actor, person) in [(&ann, &ann), (&bob, &ann), (&admin, &world.owner)] {
+        let refused = set(actor, person, "9/day");
+        assert!(
+            matches!(refused, Err(AccountError::NotAllowed)),
+            "{refused:?}"
+        );
+    }
+    world
+        .change(&admin, &ann, Some(OrganisationRole::Admin))
+        .unwrap();
+    let (_, budget, before) = of(&first);
+    assert_eq!(budget.as_deref(), Some("5/day"), "a role leaves it");
+    set(&admin, &bob, "7/total").unwrap();
+    let operator = by("uid 0");
+    world
+        .accounts
+        .with_actor(&operator, NOW)
+        .change_member(
+            MemberAuthority::Operator,
+            &world.organisation,
+            &ann,
+            MemberEdit::Remove,
+            Some(&bob),
+        )
+        .unwrap();
+    let (id, budget, rev) = of(&first);
+    assert_eq!(id, membership_id(&world.organisation, &bob));
+    assert_eq!(budget.as_deref(), Some("7/total"));
+    assert!(rev > before, "edges hear of it");
 }

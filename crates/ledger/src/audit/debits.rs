@@ -46,6 +46,8 @@ pub(crate) struct EndingView<'a> {
     _first_token_ms: Option<u64>,
     #[serde(default, rename = "cache_marks")]
     _cache_marks: Option<CacheMarkerOrigin>,
+    #[serde(borrow, default)]
+    pub member: Option<Cow<'a, str>>,
 }
 
 impl<'a> EndingView<'a> {
@@ -141,6 +143,7 @@ mod tests {
             took_ms: Some(1),
             first_token_ms: Some(2),
             cache_marks: Some(CacheMarkerOrigin::Gateway),
+            member: Some("acct_1/acct_2".into()),
         };
         for detail in [plain, full] {
             let json = serde_json::to_value(&detail).unwrap();

@@ -1,9 +1,10 @@
-//! Checks the rule `sums` for the spending of keys, on which limits depend: a key's total up to the
-//! end of each day is the sum of its debits.
+//! Checks the rule `sums` for the spending of keys and members, on which limits depend: the total
+//! up to the end of each day is the sum of the debits.
 //!
 //! The memory grows with the keys and the days on which each key was used. This file must not
 //! depend on a limit.
 
+use super::debits::EndingView;
 use super::findings::LedgerAuditReport;
 use crate::LedgerEntry;
 use crate::audit::walk::KeySpendRow;
@@ -55,8 +56,15 @@ impl KeySpendRule {
         self.keys = None;
     }
 
-    /// Adds the end of a request with this key.
-    pub fn add(&mut self, entry: &LedgerEntry, key: &str) {
+    /// Adds the end of a request to its key and its member.
+    pub fn add_all(&mut self, entry: &LedgerEntry, detail: &EndingView<'_>) {
+        self.add(entry, &detail.key_id);
+        if let Some(member) = &detail.member {
+            self.add(entry, member);
+        }
+    }
+
+    fn add(&mut self, entry: &LedgerEntry, key: &str) {
         let Some(keys) = &mut self.keys else { return };
         let days = match keys.get_mut(key) {
             Some(days) => days,

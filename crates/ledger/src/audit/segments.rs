@@ -160,7 +160,7 @@ impl EntryRules<'_> {
         let detail = EndingView::parse(&entry.detail);
         self.endings.check(entry, detail.as_ref(), report);
         if let Some(detail) = detail {
-            self.all.keys.add(entry, &detail.key_id);
+            self.all.keys.add_all(entry, &detail);
         }
     }
 

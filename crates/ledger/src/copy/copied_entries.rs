@@ -67,11 +67,7 @@ pub fn insert(transaction: &Transaction<'_>, entries: &[LedgerEntry]) -> Result<
             })
             .map_err(sql)?;
         if let Some(detail) = detail {
-            keys.add(
-                &detail.key_id,
-                entry.at_ms,
-                Micro::ZERO.minus(entry.change()),
-            );
+            keys.add(detail, entry.at_ms, Micro::ZERO.minus(entry.change()));
         }
     }
     keys.write(transaction, None).map_err(sql)

@@ -55,6 +55,24 @@ pub struct EndingDetail {
     /// The origin of the cache markers in the prompt, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_marks: Option<CacheMarkerOrigin>,
+    /// The membership whose key it is, if the account is an organisation's:
+    /// `ORGANISATION/PERSON`, by the ids of their accounts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
+}
+
+impl EndingDetail {
+    /// Returns the ids whose spending the request counts as: of its key, and of the key's member.
+    pub fn spenders(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.key_id.as_str()).chain(self.member.as_deref())
+    }
+
+    /// Returns the person (by the id of their own account) whose key it is, if the account is an
+    /// organisation's.
+    pub fn person(&self) -> Option<&str> {
+        let (_, person) = self.member.as_deref()?.split_once('/')?;
+        Some(person)
+    }
 }
 
 /// The way in which a request with a hold ended.

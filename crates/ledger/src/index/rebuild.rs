@@ -217,17 +217,18 @@ impl IndexRebuild {
     }
 }
 
-/// The spending of keys by key and day: the sum in µc, and the time of the last request in ms since
-/// 1970.
+/// The spending of keys and members by key and day: the sum in µc, and the time of the last request
+/// in ms since 1970.
 type KeyDays = BTreeMap<(String, i64), (i64, i64)>;
 
 fn count_key_days(entries: &[LedgerEntry], key_days: &mut KeyDays) {
     for entry in entries.iter().filter(|entry| entry.is_ending()) {
-        let Some(key) = key_id(entry) else { continue };
         let day = credits::limits::day_number(entry.at_ms);
-        let (spent, used_at_ms) = key_days.entry((key, day)).or_insert((0, entry.at_ms));
-        *spent = spent.saturating_sub(entry.change().get());
-        *used_at_ms = entry.at_ms.max(*used_at_ms);
+        for spender in spenders(entry) {
+            let (spent, used_at_ms) = key_days.entry((spender, day)).or_insert((0, entry.at_ms));
+            *spent = spent.saturating_sub(entry.change().get());
+            *used_at_ms = entry.at_ms.max(*used_at_ms);
+        }
     }
 }
 
@@ -239,12 +240,13 @@ fn write_key_days(connection: &Connection, key_days: KeyDays) -> rusqlite::Resul
     Ok(())
 }
 
-/// Returns the key of an ending, if its detail names one.
-fn key_id(entry: &LedgerEntry) -> Option<String> {
-    #[derive(Deserialize)]
-    struct KeyDetail {
+/// Returns the key and the member of an ending, if its detail names them.
+fn spenders(entry: &LedgerEntry) -> impl Iterator<Item = String> {
+    #[derive(Default, Deserialize)]
+    struct SpenderDetail {
         key_id: Option<String>,
+        member: Option<String>,
     }
-    let detail = serde_json::from_str::<KeyDetail>(&entry.detail);
-    detail.ok().and_then(|detail| detail.key_id)
+    let detail = serde_json::from_str::<SpenderDetail>(&entry.detail).unwrap_or_default();
+    detail.key_id.into_iter().chain(detail.member)
 }

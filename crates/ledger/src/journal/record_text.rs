@@ -27,6 +27,7 @@ const CONVERSATION: &str = "conversation";
 const TOOK_MS: &str = "took_ms";
 const FIRST_TOKEN_MS: &str = "first_token_ms";
 const CACHE_MARKS: &str = "cache_marks";
+const MEMBER: &str = "member";
 
 /// Appends the text of `record`, which has no line end.
 pub(crate) fn write(record: &JournalRecord, line: &mut Vec<u8>) -> io::Result<()> {
@@ -61,6 +62,7 @@ fn write_ending(kind: &str, ending: &Ending, line: &mut Vec<u8>) -> io::Result<(
                 took_ms,
                 first_token_ms,
                 cache_marks,
+                member,
             },
     } = ending;
     line.extend_from_slice(kind.as_bytes());
@@ -83,9 +85,11 @@ fn write_ending(kind: &str, ending: &Ending, line: &mut Vec<u8>) -> io::Result<(
             put_text(line, name);
         }
     }
-    if let Some(conversation) = conversation {
-        write!(line, "\t{CONVERSATION}=")?;
-        put_escaped(line, conversation);
+    for (name, text) in [(CONVERSATION, conversation), (MEMBER, member)] {
+        if let Some(text) = text {
+            write!(line, "\t{name}=")?;
+            put_escaped(line, text);
+        }
     }
     for (name, ms) in [(TOOK_MS, took_ms), (FIRST_TOKEN_MS, first_token_ms)] {
         if let Some(ms) = ms {
@@ -237,6 +241,7 @@ fn parse_ending<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Ending>
             took_ms: None,
             first_token_ms: None,
             cache_marks: None,
+            member: None,
         },
     };
     for field in fields {
@@ -245,6 +250,7 @@ fn parse_ending<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Ending>
             (ESTIMATED, "") => detail.estimated = true,
             (IMPLAUSIBLE, "") => detail.implausible = true,
             (CONVERSATION, name) => detail.conversation = Some(unescape(name)?.into()),
+            (MEMBER, name) => detail.member = Some(unescape(name)?.into()),
             (TOOK_MS, ms) => detail.took_ms = Some(ms.parse().ok()?),
             (FIRST_TOKEN_MS, ms) => detail.first_token_ms = Some(ms.parse().ok()?),
             (CACHE_MARKS, origin) => detail.cache_marks = Some(CacheMarkerOrigin::parse(origin)?),
@@ -416,6 +422,7 @@ mod tests {
                     Some(CacheMarkerOrigin::Gateway),
                     Some(CacheMarkerOrigin::Caller),
                 ][surface],
+                member: rare.then(|| text(7)),
             };
             ending
         })

@@ -22,7 +22,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldCost {
     pub account: Arc<str>,
-    pub key: Arc<str>,
+    /// The ids of the key and of its member.
+    pub spenders: Vec<Arc<str>>,
     pub cost: CreditSplit,
 }
 
@@ -30,7 +31,7 @@ impl From<&Ending> for WithheldCost {
     fn from(ending: &Ending) -> Self {
         Self {
             account: ending.account.as_str().into(),
-            key: ending.detail.key_id.as_str().into(),
+            spenders: ending.detail.spenders().map(Arc::from).collect(),
             cost: CreditSplit {
                 paid: ending.paid,
                 trial: ending.trial,

@@ -1,7 +1,8 @@
-//! Spending of API keys, by day. The transaction that enters a debit updates the spending, so that
-//! admission need not sum up entries.
+//! Spending of API keys and of members, by day. The transaction that enters a debit updates the
+//! spending, so that admission need not sum up entries. In the place of a key's id, a member has
+//! that of the membership.
 //!
-//! This file must not depend on a key's spending limit.
+//! This file must not depend on a spending limit.
 
 use crate::StoreError;
 use crate::statements::applied::number_of;
@@ -9,7 +10,7 @@ use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::params;
 
-/// A key's spending, from one snapshot.
+/// The spending of a key or of a member, from one snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeySpend {
     /// Spending since the requested day.

@@ -1,9 +1,10 @@
-//! Sums up the spending of keys in a commit by key and day, before it is written.
+//! Sums up the spending of keys and members in a commit by key and day, before it is written. A
+//! member has rows like a key's, under the id of the membership.
 //!
-//! This file must not depend on a key's spending limit.
+//! This file must not depend on a spending limit.
 
 use super::applied::apply_to_key;
-use crate::entry::ending::Ending;
+use crate::entry::ending::{Ending, EndingDetail};
 use credits::limits;
 use credits::money::Micro;
 use rusqlite::{Transaction, params};
@@ -29,17 +30,21 @@ struct KeyDaySpend {
 impl<'a> KeySpendUpdate<'a> {
     /// Adds the debit of an ending. A late ending counts on its own day, and therefore in the
     /// totals of all later days.
-    pub(crate) fn add(&mut self, key_id: &'a str, at_ms: i64, taken: Micro) {
-        let key = self.0.entry(key_id).or_default();
-        let spent = key.days.entry(limits::day_number(at_ms)).or_default();
-        spent.taken = spent.taken.plus(taken);
-        spent.used_at_ms = spent.used_at_ms.max(at_ms);
+    pub(crate) fn add(&mut self, detail: &'a EndingDetail, at_ms: i64, taken: Micro) {
+        for spender in detail.spenders() {
+            let spender = self.0.entry(spender).or_default();
+            let spent = spender.days.entry(limits::day_number(at_ms)).or_default();
+            spent.taken = spent.taken.plus(taken);
+            spent.used_at_ms = spent.used_at_ms.max(at_ms);
+        }
     }
 
     /// Adds the credits that the instance settled for an ending.
     pub(crate) fn apply(&mut self, ending: &'a Ending, settled: Micro) {
-        let key = self.0.entry(&ending.detail.key_id).or_default();
-        key.applied = key.applied.plus(settled);
+        for spender in ending.detail.spenders() {
+            let spender = self.0.entry(spender).or_default();
+            spender.applied = spender.applied.plus(settled);
+        }
     }
 
     /// Writes the spending, and the applied amount of the instance with the given number.

@@ -159,8 +159,7 @@ impl<'a> EndingBatch<'a> {
             hash: entry.hash,
         };
         (account.parts, account.is_changed) = (remaining, true);
-        self.keys
-            .add(&ending.detail.key_id, ending.at_ms, taken.total());
+        self.keys.add(&ending.detail, ending.at_ms, taken.total());
         Ok(EndingEntry::New)
     }
 

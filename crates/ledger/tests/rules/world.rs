@@ -116,6 +116,7 @@ pub fn debit(number: u32, account: &str, paid: i64, trial: i64) -> Ending {
             took_ms: Some(number.into()),
             first_token_ms: None,
             cache_marks: None,
+            member: None,
         },
     }
 }

@@ -37,6 +37,8 @@ pub enum Kind {
     InsufficientCredits,
     TrialExpired,
     KeySpendLimit,
+    /// The member whose key it is has spent their budget.
+    MemberBudget,
     RateLimited,
     /// The key or its account has reached its limit of requests, or of tokens, per minute.
     RequestsPerMinute,

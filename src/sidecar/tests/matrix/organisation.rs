@@ -10,6 +10,7 @@ pub const ROUTES: &[RouteAccess] = &[
     ("POST", "/dashboard/organisation/invites", NONE),
     ("POST", "/dashboard/organisation/invites/{id}/revoke", NONE),
     ("POST", "/dashboard/organisation/members/{id}/role", NONE),
+    ("POST", "/dashboard/organisation/members/{id}/budget", NONE),
     ("GET", "/dashboard/organisation/members/{id}/remove", NONE),
     ("POST", "/dashboard/organisation/members/{id}/remove", NONE),
     ("GET", "/dashboard/switch", NONE),
