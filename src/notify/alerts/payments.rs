@@ -8,6 +8,7 @@ use super::rules::{AlertRules, FiredRule};
 use crate::notify::mail::MailKind;
 use crate::notify::webhooks::WebhookEvent;
 use accounts::Accounts;
+use accounts::db::alerts::AlertAccountRow;
 use config::Settings;
 use ledger::StoreError;
 use serde_json::{Value, json};
@@ -29,25 +30,39 @@ pub struct PaymentNotice<'a> {
 }
 
 impl PaymentNotice<'_> {
-    /// Shows and sends the notice. A failure is logged, because no payment depends on the notice.
+    /// Shows and sends the notice to each recipient. A failure is logged, because neither a payment
+    /// nor another recipient depends on it.
     pub fn send(&self, accounts: &Accounts, settings: &Settings, now_ms: i64) {
-        if let Err(error) = self.try_send(accounts, settings, now_ms) {
+        let failed = |error| {
             log::error!("alerts: cannot send a notice, \"{}\": {error}", self.text);
+        };
+        match self.recipients(accounts) {
+            Ok(recipients) => {
+                for recipient in &recipients {
+                    let sent = self.send_to(recipient, accounts, settings, now_ms);
+                    sent.unwrap_or_else(failed);
+                }
+            }
+            Err(error) => failed(error),
         }
     }
 
-    fn try_send(
+    fn recipients(&self, accounts: &Accounts) -> Result<Vec<AlertAccountRow>, StoreError> {
+        let rows = accounts.database().alerts();
+        match self.account {
+            _ if self.rule.is_of_operators() => rows.alert_operators(),
+            Some(account) => Ok(rows.alert_account(account)?.into_iter().collect()),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn send_to(
         &self,
+        recipient: &AlertAccountRow,
         accounts: &Accounts,
         settings: &Settings,
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        let rows = accounts.database().alerts();
-        let recipients = match self.account {
-            _ if self.rule.is_of_operators() => rows.alert_operators()?,
-            Some(account) => rows.alert_account(account)?.into_iter().collect(),
-            None => Vec::new(),
-        };
         let page = self.rule.page();
         let detail = json!({
             "subject": self.rule.subject(),
@@ -59,22 +74,20 @@ impl PaymentNotice<'_> {
             mail: true,
             ..AlertRules::default()
         };
-        for recipient in recipients {
-            let event = WebhookEvent::Payment {
-                name: self.rule.event(),
-                data: &data,
-            };
-            fire(
-                accounts.database(),
-                settings,
-                &recipient.id,
-                (self.rule.as_str(), self.period),
-                Destinations::new(settings, &rules, &recipient),
-                event,
-                (MailKind::Payment, &detail),
-                now_ms,
-            )?;
-        }
-        Ok(())
+        let event = WebhookEvent::Payment {
+            name: self.rule.event(),
+            data: &data,
+        };
+        fire(
+            accounts.database(),
+            settings,
+            &recipient.id,
+            (self.rule.as_str(), self.period),
+            Destinations::new(settings, &rules, recipient),
+            event,
+            (MailKind::Payment, &detail),
+            now_ms,
+        )
+        .map(drop)
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::billing::Billing;
 use crate::notify::NotifyContext;
 use crate::notify::webhooks::{AddressPolicy, WebhookUrl, Webhooks};
-use accounts::{Accounts, NewAccount, Role, open_account};
+use accounts::{Accounts, Actor, NewAccount, Role, open_account};
 use arc_swap::ArcSwap;
 use credits::limits::Period;
 use credits::money::Micro;
@@ -226,6 +226,44 @@ fn spend_fires_once_in_each_period_that_has_more() {
     world.spend(&account, 5, "172", NOW + 5 * DAY_MS);
     assert_eq!(world.fired(NOW + 5 * DAY_MS), 1, "Monday");
     assert_eq!(world.messages(&account), ["credits.spend_limit"; 4]);
+}
+
+#[test]
+fn a_notice_about_a_payment_is_shown_and_goes_by_mail_to_each_recipient() {
+    let world = world(MAIL);
+    let accounts = &world.context.accounts;
+    let people = ["root@example.com", "other@example.com"].map(|email| {
+        let id = world.account(email, "5");
+        let by = Actor {
+            actor: "uid 0".into(),
+            address: String::new(),
+        };
+        let acting = accounts.with_actor(&by, NOW);
+        acting.set_role(&id, Role::Admin).unwrap();
+        let links = accounts.one_time_links();
+        let purpose = accounts::LinkPurpose::Verify;
+        let link = links.create_own_link(&id, purpose, NOW).unwrap();
+        links.verify_email_by_link(&link.token, NOW).unwrap();
+        id
+    });
+    let notice = PaymentNotice {
+        rule: FiredRule::PaymentDisputed,
+        period: 1,
+        text: "The bank has taken 10.00 USD back.",
+        account: None,
+        order: Some("pay_1"),
+    };
+    notice.send(accounts, &world.context.settings.load(), NOW);
+    let mails = accounts.database().mail().take_due_mail(NOW, 1, 9).unwrap();
+    let mut mails: Vec<_> = mails.iter().map(|it| (&*it.account, &*it.kind)).collect();
+    mails.sort_unstable();
+    let mut expected = people.each_ref().map(|id| (&**id, "payment"));
+    expected.sort_unstable();
+    assert_eq!(mails, expected);
+    for id in &people {
+        let fired = accounts.database().alerts().fired_alerts(id).unwrap();
+        assert_eq!(fired.len(), 1, "a banner");
+    }
 }
 
 #[test]

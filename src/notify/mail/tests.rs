@@ -413,6 +413,14 @@ async fn the_task_sends_what_waits_from_before_and_ends_with_the_process() {
 }
 
 #[test]
+fn every_kind_can_be_stored() {
+    let world = world(9, "");
+    for kind in MailKind::ALL {
+        assert_eq!(world.queue(kind, NOW), QueueMailOutcome::Done, "{kind:?}");
+    }
+}
+
+#[test]
 fn every_kind_has_a_text_and_no_value_adds_a_line() {
     let detail = json!({
         "balance": "9.5\r\nBcc: x@example.com", "threshold": "10", "spent": "51", "period": "day",

@@ -33,6 +33,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("015_auto_topup.sql"),
     include_str!("016_organisations.sql"),
     include_str!("017_budgets.sql"),
+    include_str!("018_payment_mail.sql"),
 ];
 
 /// All tables, because all rows are copied.
