@@ -23,7 +23,7 @@ use crate::notify::alerts::{FiredRule, PaymentNotice};
 use accounts::Actor;
 use accounts::db::audit::AuditEntry;
 use accounts::db::auto_topup::{
-    AutoTopUpRow, AutoTopUpTerms, ChargeHistory, ChargeLimits, MethodSetup, NextCharge,
+    AutoTopUpRow, AutoTopUpTerms, ChargeHistory, ChargeLimits, MethodSetup, NextCharge, PAGE_PREFIX,
 };
 use accounts::db::payments::{InsertOrderOutcome, OrderRow, OrderState};
 use base::clock::now_ms;
@@ -249,7 +249,11 @@ impl Payments {
             rows.take_removals(now_ms, REMOVAL_RETRY_MS, MAX_POLLED)
         });
         for method in due.await? {
-            match provider.forget_method(&method).await {
+            let forgotten = match method.strip_prefix(PAGE_PREFIX) {
+                Some(page) => forget_page(provider, page).await,
+                None => provider.forget_method(&method).await,
+            };
+            match forgotten {
                 Ok(()) => {
                     self.run(move |payments| {
                         let rows = payments.accounts.database().auto_topups();
@@ -535,7 +539,38 @@ impl Payments {
             };
             return self.decline(order, &decline, now_ms);
         }
-        self.apply_checkout(&order.id, charge, provider, now_ms)
+        self.apply_checkout(&order.id, charge, provider, now_ms)?;
+        let refused = self.rows().order(&order.id)?;
+        match refused.filter(|order| order.state == OrderState::Refused) {
+            Some(order) => self.stop_after_refusal(&order, now_ms),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns the top-up of an account off whose charge took money and bought nothing: the next one
+    /// would do the same.
+    fn stop_after_refusal(&self, order: &OrderRow, now_ms: i64) -> Result<(), PaymentError> {
+        let rows = self.accounts.database().auto_topups();
+        if rows.find(&order.account)?.is_none_or(|row| !row.is_on) {
+            return Ok(());
+        }
+        let amount = write_money(&order.currency, order.amount);
+        let why =
+            "The payment does not match the order. The operator of this gateway must check it.";
+        let text =
+            format!("A charge of {amount} was not credited, and automatic top-up is off. {why}");
+        self.notify(FiredRule::AutoTopUpStopped, order, &text, now_ms);
+        let after = json!({"why": why, "order": order.id}).to_string();
+        let by = Actor {
+            actor: ACTOR.to_owned(),
+            address: String::new(),
+        };
+        let entry = AuditEntry {
+            at_ms: now_ms,
+            ..audit_entry("auto-topup.stop", &by, &order.account, &after)
+        };
+        rows.stop(&order.account, why, false, &entry)?;
+        Ok(())
     }
 
     /// Records a declined charge, and sends a notice to its holder.
@@ -594,6 +629,15 @@ impl Payments {
         let stop = why.as_deref().map(|why| (why, &entry));
         rows.decline_charge(order, message, stop)?;
         Ok(())
+    }
+}
+
+/// Closes a page that was given up, or makes the provider forget the method that was entered there.
+async fn forget_page(provider: &dyn PaymentProvider, page: &str) -> Result<(), ProviderError> {
+    match provider.setup(page).await? {
+        SetupState::Open => provider.expire_checkout(page).await,
+        SetupState::Expired => Ok(()),
+        SetupState::Saved { method, .. } => provider.forget_method(&method).await,
     }
 }
 

@@ -180,6 +180,7 @@ impl Payments {
                 let paid = write_money(&order.currency, order.amount);
                 text += &format!(" It does not fit the payment of {paid}, all of which counts.");
                 log::error!("payments: {text}");
+                self.rows().set_note(&order.id, &text)?;
             }
             self.notify(FiredRule::PaymentDisputed, order, &text, now_ms);
         }

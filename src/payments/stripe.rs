@@ -429,7 +429,7 @@ impl PaymentProvider for Stripe {
         let answer = self
             .call(REFUND, Method::POST, path, &fields, Some(key))
             .await?;
-        check_refund(&answer, amount)
+        check_refund(&answer, payment, amount)
     }
 
     fn read_event(
@@ -453,11 +453,13 @@ impl PaymentProvider for Stripe {
     }
 }
 
-/// Checks that an answer is a refund of this amount that was not refused afterwards.
-fn check_refund(answer: &[u8], amount: i64) -> Result<(), ProviderError> {
+/// Checks that an answer is a refund of this payment and amount that was not refused afterwards.
+fn check_refund(answer: &[u8], payment: &str, amount: i64) -> Result<(), ProviderError> {
     #[derive(Deserialize)]
     struct StripeRefund {
+        object: String,
         amount: i64,
+        payment_intent: Option<String>,
         #[serde(default)]
         status: Option<String>,
     }
@@ -467,6 +469,10 @@ fn check_refund(answer: &[u8], amount: i64) -> Result<(), ProviderError> {
             operation: REFUND,
             message: format!("its status is {status}"),
         }),
+        _ if made.object != "refund" || made.payment_intent.as_deref() != Some(payment) => {
+            let message = format!("its answer is no refund of the payment {payment}");
+            Err(ProviderError::Unavailable(message))
+        }
         _ if made.amount != amount => Err(ProviderError::Unavailable(format!(
             "its answer is a refund of {} and not of {amount}",
             made.amount

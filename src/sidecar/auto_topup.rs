@@ -171,16 +171,21 @@ pub async fn save(
 /// Logs a failure of the provider, and says what the holder can do about it: a refused request is
 /// refused again.
 pub(super) fn provider_fault(operation: &str, error: &ProviderError) -> FormStop {
+    let fault = format!("{} Nothing was charged.", describe_fault(operation, error));
+    FormStop::Fault(StatusCode::BAD_GATEWAY, fault)
+}
+
+/// The same, where nothing could be charged.
+pub(super) fn describe_fault(operation: &str, error: &ProviderError) -> &'static str {
     log::error!("payments: cannot {operation}: {error}");
-    let fault = match error {
+    match error {
         ProviderError::Refused { .. } => {
-            "The payment provider has refused the request. Nothing was charged. Ask the operator of this gateway, whose log has the reason."
+            "The payment provider has refused the request. Ask the operator of this gateway, whose log has the reason."
         }
         ProviderError::Unavailable(_) => {
-            "The payment provider does not answer. Nothing was charged. Try again in a few minutes."
+            "The payment provider does not answer. Try again in a few minutes."
         }
-    };
-    FormStop::Fault(StatusCode::BAD_GATEWAY, fault.to_owned())
+    }
 }
 
 /// Turns the top-up off, and removes the card if the form says so. It works also where automatic

@@ -6,7 +6,7 @@
 //! another site. This file must not decide how many credits a payment buys, and must not post
 //! entries; `payments` does both.
 
-use super::auto_topup::{self, AutoTopUpView, provider_fault};
+use super::auto_topup::{self, AutoTopUpView, describe_fault, provider_fault};
 use super::blocking::run_blocking;
 use super::display::{BalanceAmount, Timestamp};
 use super::error::PageError;
@@ -554,10 +554,10 @@ async fn provider_receipt(
         Ok(()) => match app.payments.receipt_url(&order).await {
             Ok(Some(url)) => return Ok(Redirect::to(&url).into_response()),
             Ok(None) => "The payment provider has no receipt for this payment.".to_owned(),
-            Err(error) => {
-                log::warn!("payments: cannot find the receipt of order {id}: {error}");
-                "The payment provider does not answer. Try again in a few minutes.".to_owned()
+            Err(PaymentError::Provider(error)) => {
+                describe_fault(&format!("find the receipt of order {id}"), &error).to_owned()
             }
+            Err(error) => return Err(error.into()),
         },
     };
     let page = PaymentReceiptPage {

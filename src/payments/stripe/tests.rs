@@ -176,24 +176,30 @@ fn a_form_is_encoded() {
 
 #[test]
 fn a_refund_is_made_only_if_the_answer_says_so() {
-    let check = |answer: &str| check_refund(answer.as_bytes(), 500);
+    let check = |answer: &str| check_refund(answer.as_bytes(), "pi_1", 500);
     for status in [
         r#""succeeded""#,
         r#""pending""#,
         r#""requires_action""#,
         "null",
     ] {
-        let answer = format!(r#"{{"id":"re_1","object":"refund","amount":500,"status":{status}}}"#);
+        let answer = format!(
+            r#"{{"id":"re_1","object":"refund","payment_intent":"pi_1","amount":500,"status":{status}}}"#
+        );
         assert_eq!(check(&answer), Ok(()), "{status}");
     }
     for status in ["failed", "canceled"] {
-        let refused = check(&format!(r#"{{"amount":500,"status":"{status}"}}"#));
+        let refused = check(&format!(
+            r#"{{"object":"refund","payment_intent":"pi_1","amount":500,"status":"{status}"}}"#
+        ));
         let message = format!("its status is {status}");
         let operation = REFUND;
         assert_eq!(refused, Err(ProviderError::Refused { operation, message }));
     }
     for unknown in [
-        r#"{"amount":1,"status":"succeeded"}"#,
+        r#"{"object":"refund","payment_intent":"pi_1","amount":1,"status":"succeeded"}"#,
+        r#"{"object":"refund","payment_intent":"pi_2","amount":500,"status":"succeeded"}"#,
+        r#"{"object":"checkout.session","payment_intent":"pi_1","amount":500,"status":null}"#,
         "{}",
         "{broken",
         "<html>captive</html>",

@@ -526,6 +526,84 @@ async fn a_card_that_its_holder_removes_or_replaces_is_removed_at_the_provider()
 }
 
 #[tokio::test]
+async fn a_card_that_is_entered_on_a_page_that_was_given_up_is_removed_at_the_provider() {
+    let sim = sim().await;
+    let replaced = sim.ask_for_card(terms()).await;
+    let page = sim.ask_for_card(terms()).await;
+    let first = sim.stripe.set_up(&replaced).unwrap();
+    sim.deliver();
+    sim.look(now_ms()).await;
+    assert!(!sim.has_card(&first), "of a page that another one replaced");
+    let second = sim.stripe.set_up(&page).unwrap();
+    let stopped = sim
+        .world
+        .payments
+        .stop_auto_topup(&sim.holder(), false)
+        .unwrap();
+    sim.deliver();
+    sim.look(now_ms()).await;
+    assert!(stopped && !sim.has_card(&second), "turned off meanwhile");
+    let page = sim.ask_for_card(terms()).await;
+    let third = sim.stripe.set_up(&page).unwrap();
+    sim.world.accounts.delete(&sim.holder(), now_ms()).unwrap();
+    sim.deliver();
+    sim.look(now_ms()).await;
+    assert!(!sim.has_card(&third), "deleted meanwhile");
+}
+
+#[tokio::test]
+async fn the_page_for_a_card_of_a_deleted_account_is_closed() {
+    let sim = sim().await;
+    let page = sim.ask_for_card(terms()).await;
+    sim.world.accounts.delete(&sim.holder(), now_ms()).unwrap();
+    sim.look(now_ms()).await;
+    assert_eq!(sim.stripe.find(&page).unwrap()["status"], "expired");
+}
+
+#[tokio::test]
+async fn a_charge_that_is_not_credited_is_the_last_one() {
+    let sim = sim().await;
+    sim.turn_on(terms()).await;
+    sim.fault(SimStripeFault {
+        is_cut: true,
+        ..SimStripeFault::default()
+    });
+    sim.look(now_ms()).await;
+    let order = sim.orders().remove(0);
+    let charge = Checkout {
+        id: "pi_1".into(),
+        url: None,
+        state: CheckoutState::Paid,
+        order: Some(order.id.clone()),
+        account: Some(order.account.clone()),
+        amount: Some(order.amount - 1),
+        currency: Some(order.currency.clone()),
+        tax: None,
+        payment: Some("pi_1".into()),
+        is_live: false,
+        refunded: Some(0),
+        disputes: Vec::new(),
+        receipt_url: None,
+    };
+    let payments = &sim.world.payments;
+    let provider = payments.provider(&payments.settings().unwrap());
+    payments
+        .rows()
+        .open_checkout(&order.id, "pi_1", "")
+        .unwrap();
+    for _ in 0..2 {
+        payments
+            .apply_charge(&order, &charge, &*provider, now_ms())
+            .unwrap();
+    }
+    let row = sim.top_up();
+    assert!(!row.is_on && row.stopped.contains("does not match"));
+    assert_eq!(sim.states(), [OrderState::Refused]);
+    assert_eq!(sim.fired(), ["auto_topup_stopped"]);
+    assert_eq!(sim.audit("auto-topup.stop").len(), 1);
+}
+
+#[tokio::test]
 async fn a_page_for_a_card_is_found_without_its_event_and_given_up() {
     let sim = sim().await;
     // Its event is lost.

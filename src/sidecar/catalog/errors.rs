@@ -79,7 +79,7 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::AccountSuspended,
         "account_suspended",
-        "The account of the key is suspended, or a payment of it was taken back",
+        "The account of the key is suspended, or may not spend for now",
         "Read why on its dashboard, or ask the operator",
     ),
     (

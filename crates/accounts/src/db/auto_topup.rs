@@ -10,7 +10,7 @@ use super::rows::{IS_ACTIVE, first_column};
 use super::views::AutoTopUpRows;
 use credits::money::Micro;
 use ledger::StoreError;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
 /// What an account holder has chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,10 @@ impl ChargeHistory {
         self.month_sum.saturating_add(amount) > month_cap
     }
 }
+
+/// Prefix of what the provider must forget if it is not a method, but the page with this id and the
+/// method that is entered there.
+pub const PAGE_PREFIX: &str = "page:";
 
 /// Why a top-up is off whose card could not be saved.
 const SUSPENDED_MEANWHILE: &str =
@@ -178,6 +182,7 @@ impl AutoTopUpRows<'_> {
         next_poll_at_ms: i64,
     ) -> Result<(), StoreError> {
         self.0.write("store the page for a payment method", |transaction| {
+            give_up_setups(transaction, "account = ?1 AND setup <> ?2", &[account, &setup.id], setup.at_ms)?;
             let sql = "UPDATE auto_topup
                  SET setup = ?2, setup_url = ?3, setup_at_ms = ?4, next_poll_at_ms = ?5 WHERE account = ?1";
             let values = params![account, setup.id, setup.url, setup.at_ms, next_poll_at_ms];
@@ -406,6 +411,7 @@ impl AutoTopUpRows<'_> {
                  ON CONFLICT DO NOTHING"
                 );
                 transaction.execute(&sql, [now_ms])?;
+                give_up_setups(transaction, DELETED, &[], now_ms)?;
                 let sql = format!("DELETE FROM auto_topup WHERE {DELETED}");
                 transaction.execute(&sql, []).map(drop)
             })
@@ -546,6 +552,7 @@ fn stop(
     let Some(method) = changed else {
         return Ok(false);
     };
+    give_up_setups(transaction, "account = ?1", &[account], audit_entry.at_ms)?;
     transaction.execute(
         "UPDATE auto_topup
          SET is_on = 0, stopped = ?2, setup = NULL, setup_url = '', setup_at_ms = NULL, next_poll_at_ms = NULL,
@@ -558,6 +565,26 @@ fn stop(
     }
     audit::append(transaction, audit_entry)?;
     Ok(true)
+}
+
+/// Makes the provider forget what holders enter on pages that are given up. `?` parameters of the
+/// condition are `values`.
+fn give_up_setups(
+    transaction: &Transaction<'_>,
+    condition: &str,
+    values: &[&str],
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    let pages: Vec<String> = transaction
+        .prepare(&format!(
+            "SELECT setup FROM auto_topup WHERE setup IS NOT NULL AND {condition}"
+        ))?
+        .query_map(params_from_iter(values), first_column)?
+        .collect::<Result<_, _>>()?;
+    for page in pages {
+        forget(transaction, &format!("{PAGE_PREFIX}{page}"), now_ms)?;
+    }
+    Ok(())
 }
 
 fn forget(transaction: &Transaction<'_>, method: &str, now_ms: i64) -> rusqlite::Result<()> {

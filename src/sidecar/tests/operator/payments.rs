@@ -14,7 +14,7 @@ async fn answer_refund(listener: TcpListener) -> String {
         assert!(read > 0, "{request}");
         request += std::str::from_utf8(&piece[..read]).unwrap();
     }
-    let refund = r#"{"id":"re_1","object":"refund","amount":400,"status":"succeeded"}"#;
+    let refund = r#"{"id":"re_1","object":"refund","payment_intent":"pi_1","amount":400,"status":"succeeded"}"#;
     let length = refund.len();
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{refund}");
     stream.write_all(answer.as_bytes()).await.unwrap();
