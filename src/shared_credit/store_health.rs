@@ -158,9 +158,10 @@ impl StoreHealthState {
     }
 
     async fn read_clock(&self, store: &SharedStore) -> Result<(), StoreError> {
-        let asked_ms = clock::now_ms();
+        let asked_ms = clock::steady_now_ms();
         let store_ms = store.now_ms().await?;
-        self.clock.record(asked_ms, store_ms, clock::now_ms());
+        self.clock
+            .record(asked_ms, store_ms, clock::steady_now_ms());
         METRICS.store_skew_ms.set(self.clock.skew_ms());
         Ok(())
     }

@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, faketime, wait_for};
+use crate::world::{Plan, SOON, SettableClock, World, wait_for};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -505,22 +505,11 @@ fn with_journal_sync_an_end_is_on_disk_before_the_last_byte() {
 
 #[test]
 fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
-    let Some(library) = faketime() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let clock = dir.path().join("clock");
-    let set = |offset: &str| {
-        std::fs::write(dir.path().join("next"), offset).unwrap();
-        std::fs::rename(dir.path().join("next"), &clock).unwrap();
+    let Some(clock) = SettableClock::new() else {
+        return;
     };
-    set("+0");
-    let plan = Plan::default().environment("LD_PRELOAD", library.as_os_str());
-    let plan = plan
-        .environment("FAKETIME_TIMESTAMP_FILE", &clock)
-        .environment("FAKETIME_NO_CACHE", "1");
-    let plan = plan
-        .environment("DONT_FAKE_MONOTONIC", "1")
-        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let mut world = plan.start();
+    let set = |offset: &str| clock.set(offset);
+    let mut world = Plan::default().clock(&clock).start();
     let account = world.account();
     let paid = world.spend(&account);
     for restart in [false, true] {

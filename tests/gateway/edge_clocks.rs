@@ -1,10 +1,10 @@
-//! Edges whose clocks are hours off: the clock of the shared store decides, and all edges decide
-//! alike.
+//! Edges whose clocks are hours off, or are set while they serve: the clock of the shared store
+//! decides, and all edges decide alike.
 
 use crate::client::Request;
 use crate::keys_of_edges::Edges;
 use crate::surface::{BOTH, Chat};
-use crate::world::{SOON, World, faketime, wait_for};
+use crate::world::{SOON, SettableClock, World, faketime, wait_for};
 use serde_json::Value;
 use std::cell::Cell;
 
@@ -76,6 +76,50 @@ fn edges_that_are_hours_off_accept_and_refuse_the_same_keys_and_date_what_they_b
         assert!((-5.0..60.0).contains(&seconds), "{seconds} s: {ending}");
     }
     world.edges[0].works(Chat, &valid);
+    world.close();
+}
+
+#[test]
+fn an_edge_whose_clock_is_set_goes_on_to_accept_refuse_and_bill_as_the_other_does() {
+    let Some(clock) = SettableClock::new() else {
+        return;
+    };
+    let begun = Cell::new(0);
+    let world = Edges::with(|plan| match begun.replace(begun.get() + 1) {
+        0 => plan.clock(&clock),
+        _ => plan,
+    });
+    let account = world.account();
+    let valid = expiring(&world, &account.id, "1h");
+    for (count, offset) in ["+3h", "-3h", "+0"].into_iter().enumerate() {
+        for edge in &world.edges {
+            wait_for("a valid key to be accepted", SOON, || {
+                (asks(edge, &valid) == 200).then_some(())
+            });
+        }
+        // This one ends while the clock is off.
+        let expired = expiring(&world, &account.id, "1s");
+        clock.set(offset);
+        let before = jiff::Timestamp::now();
+        for (edge, surface) in world.edges.iter().zip(BOTH) {
+            edge.works(surface, &valid);
+            wait_for("an expired key to be refused", SOON, || {
+                (asks(edge, &expired) == 401).then_some(())
+            });
+        }
+        let endings = wait_for("both requests in the ledger", SOON, || {
+            let endings = world.sidecar.endings(&account);
+            Some(endings).filter(|endings| endings.len() == 2 * (count + 1))
+        });
+        for ending in &endings[..2] {
+            let at: jiff::Timestamp = text(ending, "at").parse().unwrap();
+            let seconds = at.duration_since(before).as_secs_f64();
+            assert!(
+                (-5.0..60.0).contains(&seconds),
+                "{offset} {seconds} s: {ending}"
+            );
+        }
+    }
     world.close();
 }
 

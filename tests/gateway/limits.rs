@@ -5,7 +5,7 @@ use crate::account::{Account, credits, micro};
 use crate::client::{Answer, Request};
 use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{Plan, SOON, SettableClock, World, wait_for};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -245,6 +245,23 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
         world.works(surface, &key);
         ends += 1;
         world.ended(&account, ends);
+    }
+    world.close();
+}
+
+#[test]
+fn a_clock_that_is_set_refills_no_limit_per_minute() {
+    let Some(clock) = SettableClock::new() else {
+        return;
+    };
+    let world = Plan::default().clock(&clock).start();
+    let account = world.account();
+    let (_, key) = key_with(&world, &account, &["--requests-per-minute", "1"]);
+    world.works(Chat, &key);
+    for offset in ["+0", "+2m", "+0", "-2m"] {
+        clock.set(offset);
+        let answer = world.ask(&Chat.whole(&key, "input=1 output=1"));
+        assert_eq!(answer.status, 429, "{offset}: {}", answer.text());
     }
     world.close();
 }

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use test_world::redis::Server;
-pub use test_world::{SOON, faketime, free_port, signal, wait_for};
+pub use test_world::{SOON, SettableClock, faketime, free_port, signal, wait_for};
 
 /// The program under test: `$MODEL_GATEWAY_BIN`, else the one that cargo built with the tests.
 pub fn binary() -> &'static str {
@@ -268,6 +268,12 @@ impl Plan {
     pub fn environment(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
+    }
+
+    /// Lets the gateway's wall clock be this one.
+    pub fn clock(self, clock: &SettableClock) -> Self {
+        let variables = clock.environment().into_iter();
+        variables.fold(self, |plan, (name, value)| plan.environment(name, value))
     }
 
     /// Sets the data folder.

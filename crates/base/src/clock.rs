@@ -1,23 +1,45 @@
 //! Reads the wall clock. All other code receives the time as an argument.
 
+use rustix::time::ClockId;
 use std::sync::LazyLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Returns the wall-clock time in ms since 1970 UTC.
-#[expect(clippy::disallowed_methods, reason = "the one source")]
 pub fn now_ms() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(wall().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Returns the time in ms since 1970 UTC by a clock that does not jump while this process runs. Use
-/// it for durations that must not change when the machine's clock is set.
+/// it for durations that must not change when the machine's clock is set. It includes the time for
+/// which the machine slept.
 pub fn steady_now_ms() -> i64 {
-    static START: LazyLock<(i64, Instant)> = LazyLock::new(|| (now_ms(), Instant::now()));
-    let (start_ms, start) = *START;
-    start_ms.saturating_add(i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
+    i64::try_from(steady().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Returns by how many ms the machine's clock was set forward since this process began, negative if
+/// it was set back.
+pub fn set_by_ms() -> i64 {
+    let (wall, steady) = (wall().as_micros(), steady().as_micros());
+    let set_by = wall.cast_signed() - steady.cast_signed();
+    let rounded = set_by + if set_by < 0 { -500 } else { 500 };
+    i64::try_from(rounded / 1_000).unwrap_or(i64::MAX)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one source")]
+fn wall() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+fn steady() -> Duration {
+    static START: LazyLock<(Duration, Duration)> = LazyLock::new(|| (wall(), since_boot()));
+    let (wall, booted) = *START;
+    wall + since_boot().saturating_sub(booted)
+}
+
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(ClockId::Boottime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Returns the wall-clock time in seconds since 1970 UTC.

@@ -18,7 +18,7 @@ pub mod programs;
 pub mod redis;
 pub mod skip;
 
-pub use faketime::faketime;
+pub use faketime::{SettableClock, faketime};
 pub use ports::free_port;
 pub use programs::count_program;
 pub use skip::skip;

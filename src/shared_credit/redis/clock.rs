@@ -1,8 +1,10 @@
 //! Computes the store's clock on an edge from its machine's clock and the measured difference.
 //!
 //! All edges use one clock for the expiry of keys and the end of requests, so that an edge with a
-//! wrong clock decides like the others. This file must not read a clock.
+//! wrong clock decides like the others. When the machine's clock is set, the store's clock stays
+//! right. This file must not decide what a time means.
 
+use base::clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,15 +12,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// process was suspended or its clock was set meanwhile.
 const MAX_ROUND_TRIP_MS: i64 = 2_000;
 
-/// The difference to the store's clock. Clones are cheap and share the difference. Without a
-/// reading, the difference is zero.
+/// The difference between the steady clock of this process and the store's clock. Clones are cheap
+/// and share the difference. Without a reading, the difference is zero.
 #[derive(Debug, Clone, Default)]
 pub struct StoreClock(Arc<AtomicI64>);
 
 impl StoreClock {
     /// Records a reading. The store's clock showed `store_ms` at some moment between two times of
-    /// this machine's clock. A reading that agrees with the known difference has no effect, so the
-    /// error is at most half a round trip and does not jitter.
+    /// [`clock::steady_now_ms`]. A reading that agrees with the known difference has no effect, so
+    /// the error is at most half a round trip and does not jitter.
     pub fn record(&self, asked_ms: i64, store_ms: i64, answered_ms: i64) {
         let round_trip_ms = answered_ms.saturating_sub(asked_ms);
         if !(0..=MAX_ROUND_TRIP_MS).contains(&round_trip_ms) {
@@ -28,7 +30,7 @@ impl StoreClock {
             store_ms.saturating_sub(answered_ms),
             store_ms.saturating_sub(asked_ms),
         );
-        if !(least..=most).contains(&self.skew_ms()) {
+        if !(least..=most).contains(&self.0.load(Ordering::Relaxed)) {
             let middle = least.saturating_add(round_trip_ms / 2);
             self.0.store(middle, Ordering::Relaxed);
         }
@@ -37,7 +39,8 @@ impl StoreClock {
     /// Returns the time in ms by which the store's clock is ahead of this machine's, negative if it
     /// is behind.
     pub fn skew_ms(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
+        let ahead = self.0.load(Ordering::Relaxed);
+        ahead.saturating_sub(clock::set_by_ms())
     }
 
     /// Converts a time of this machine's clock to the store's clock.
