@@ -90,6 +90,8 @@ mod estimates;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/failure_table.rs"]
+mod failure_table;
 #[path = "gateway/fallback.rs"]
 mod fallback;
 #[path = "gateway/fallback_reasoning.rs"]

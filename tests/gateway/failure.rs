@@ -5,9 +5,7 @@ use crate::account::{Account, micro};
 use crate::client::{self, Answer, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
-use serde_json::{Value, json};
-use std::fmt::Write as _;
-use std::process::Command;
+use serde_json::Value;
 
 const GRANT: i64 = 300_000_000;
 const INVALID: &str = "invalid_request_error";
@@ -610,69 +608,5 @@ fn a_broken_call_leaves_no_trace_in_the_next_one() {
     }
     let request = Request::get("/v1/credits").bearer(&account.key);
     assert_eq!(micro(&world.ask(&request).json()["held"]), 0);
-    world.close();
-}
-
-/// Sends these requests with curl, each with this `expect` field, and returns the statuses.
-fn curl(world: &World, key: &str, expect: &str, requests: &[(&str, String)]) -> Vec<u16> {
-    let mut config = String::new();
-    for (index, (path, body)) in requests.iter().enumerate() {
-        let file = world.dir.path().join(format!("body-{index}"));
-        std::fs::write(&file, body).unwrap();
-        let next = if index == 0 { "" } else { "next\n" };
-        write!(
-            config,
-            "{next}url = \"http://127.0.0.1:{}{path}\"\nsilent\nmax-time = 60\nexpect100-timeout = 60\n\
-             header = \"x-api-key: {key}\"\nheader = \"expect:{expect}\"\noutput = \"/dev/null\"\n\
-             data-binary = \"@{}\"\nwrite-out = \"%{{http_code}} \"\n",
-            world.edge,
-            file.display()
-        )
-        .unwrap();
-    }
-    let file = world.dir.path().join("curl");
-    std::fs::write(&file, config).unwrap();
-    let output = Command::new("curl").arg("--config").arg(file).output();
-    let statuses = String::from_utf8(output.unwrap().stdout).unwrap();
-    let statuses = statuses.split_whitespace();
-    statuses.map(|status| status.parse().unwrap()).collect()
-}
-
-/// curl asks by itself before it sends a body of more than a megabyte.
-#[test]
-fn a_client_that_waits_for_100_continue_gets_every_failure() {
-    let world = Plan::default().limit("cool_down_max_seconds", 0).start();
-    let account = world.account();
-    let responses = |marker: &str, text: &str| {
-        let input = format!("[[sim {marker}]] {text}");
-        json!({"model": Chat.model(), "input": input, "max_output_tokens": 1_000}).to_string()
-    };
-    let (mut requests, mut due) = (Vec::new(), Vec::new());
-    for (marker, (chat, _), (messages, _), _) in STATUSES {
-        let marker = format!("status={marker}");
-        for (surface, status) in [(Chat, chat), (Messages, messages)] {
-            let body = surface.body(&marker, false, 1_000).to_string();
-            requests.push((surface.path(), body));
-            due.push(status);
-        }
-        requests.push(("/v1/responses", responses(&marker, "hello")));
-        due.push(chat);
-    }
-    for path in [Chat.path(), Messages.path(), "/v1/responses"] {
-        for (body, status) in [("nonsense", 400), ("{\"model\": \"none\"}", 404)] {
-            requests.push((path, body.to_owned()));
-            due.push(status);
-        }
-    }
-    requests.push((
-        "/v1/responses",
-        responses("status=400", &"x".repeat(1_100_000)),
-    ));
-    due.push(400);
-    // The control: curl sends the body at once.
-    for expect in ["", " 100-continue"] {
-        let statuses = curl(&world, &account.key, expect, &requests);
-        assert_eq!(statuses, due, "{expect:?}");
-    }
     world.close();
 }
