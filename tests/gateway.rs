@@ -192,6 +192,8 @@ mod races;
 mod refused;
 #[path = "gateway/refused_members.rs"]
 mod refused_members;
+#[path = "gateway/refusing_files.rs"]
+mod refusing_files;
 #[path = "gateway/reload.rs"]
 mod reload;
 #[path = "gateway/repair.rs"]

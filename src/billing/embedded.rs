@@ -5,8 +5,8 @@
 
 use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;
-use crate::billing::holds::Payer;
-use crate::billing::reserve::Reservation;
+use crate::billing::holds::{InMemory, Payer};
+use crate::billing::reserve::{MAX_ROW_READS, NeededRows, Reservation, changes_too_often};
 use crate::billing::usage_report::UsageReportQuery;
 use crate::billing::{
     Balance, CreditService, Hold, HoldRequest, PendingRequests, Receipt, ReserveError,
@@ -23,6 +23,10 @@ use serde_json::Value;
 /// Threads for the calls of requests that read or write the ledger.
 pub static LEDGER_CALLS: DiskPool = DiskPool::new("ledger-calls", 4);
 
+/// Threads that read the rows which admission needs, when they are not in memory. Calls that may
+/// take longer have threads of their own.
+static ROW_READS: DiskPool = DiskPool::new("row-reads", 2);
+
 pub struct EmbeddedAdmission {
     accounts: Accounts,
     credit: CreditService,
@@ -37,7 +41,16 @@ impl EmbeddedAdmission {
 #[async_trait]
 impl Admission for EmbeddedAdmission {
     async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, AuthError> {
-        self.accounts.api_keys().authenticate(key, now_ms)
+        let known = self.accounts.api_keys().authenticate_in_memory(key, now_ms);
+        if let Some(known) = known {
+            return known;
+        }
+        let (accounts, key) = (self.accounts.clone(), key.to_owned());
+        let failed = |error: DiskError| StoreError::io("look up a key", error.into());
+        ROW_READS
+            .run(move || accounts.api_keys().authenticate(&key, now_ms))
+            .await
+            .map_err(|error| AuthError::Unavailable(failed(error)))?
     }
 
     async fn authorize(
@@ -48,7 +61,15 @@ impl Admission for EmbeddedAdmission {
         _: bool,
         now_ms: i64,
     ) -> Result<(), ReserveError> {
-        self.credit.authorize(payer, arriving, min_cost, now_ms)
+        for _ in 0..MAX_ROW_READS {
+            if let InMemory::Decided(()) =
+                self.credit.authorize(payer, arriving, min_cost, now_ms)?
+            {
+                return Ok(());
+            }
+            load(self.credit.rows_of(payer, now_ms)).await?;
+        }
+        Err(changes_too_often())
     }
 
     fn backlog(&self) -> Option<&LedgerBacklog> {
@@ -62,24 +83,28 @@ impl Admission for EmbeddedAdmission {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
-        match self
-            .credit
-            .begin_reservation(request, quote, exact, now_ms)?
-        {
-            Reservation::Held(hold, limit) => {
-                let hold = hold.wait_until_open().await;
-                Ok((hold.map_err(ReserveError::from_journal)?, limit))
-            }
-            Reservation::HandedOver(request) => {
-                // A claim is written to the ledger, and may wait for another process.
-                let (credit, quote) = (self.credit.clone(), quote.clone());
-                let claim = move || credit.reserve_by_claim(request, &quote, exact, now_ms);
-                LEDGER_CALLS
-                    .run(claim)
-                    .await
-                    .map_err(|error| ReserveError::Unavailable(error.to_string()))?
-            }
+        let mut request = request;
+        for _ in 0..MAX_ROW_READS {
+            let begun = self.credit.begin_reservation(request, quote, exact, now_ms);
+            request = match begun? {
+                Reservation::Held(hold, limit) => {
+                    let hold = hold.wait_until_open().await;
+                    return Ok((hold.map_err(ReserveError::from_journal)?, limit));
+                }
+                Reservation::HandedOver(request) => {
+                    // A claim is written to the ledger, and may wait for another process.
+                    let (credit, quote) = (self.credit.clone(), quote.clone());
+                    let claim = move || credit.reserve_by_claim(request, &quote, exact, now_ms);
+                    return LEDGER_CALLS
+                        .run(claim)
+                        .await
+                        .map_err(|error| ReserveError::Unavailable(error.to_string()))?;
+                }
+                Reservation::Unread(request) => request,
+            };
+            load(self.credit.rows_of(&request.payer(), now_ms)).await?;
         }
+        Err(changes_too_often())
     }
 
     async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
@@ -142,4 +167,11 @@ impl LedgerLookup for EmbeddedAdmission {
             .reports()
             .account_usage(&self.accounts, account, Some(key), query)
     }
+}
+
+async fn load(rows: NeededRows) -> Result<(), ReserveError> {
+    ROW_READS
+        .run(move || rows.load())
+        .await
+        .map_err(|error| ReserveError::Unavailable(error.to_string()))?
 }

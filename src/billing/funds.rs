@@ -4,7 +4,7 @@
 //! This file must not reserve credits.
 
 use super::balance::{CreditSnapshot, SpendLeft};
-use super::holds::{Payer, PendingRequests, ReserveError};
+use super::holds::{InMemory, Payer, PendingRequests, ReserveError};
 use super::service::CreditService;
 use credits::money::Micro;
 use credits::pricing::Quote;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 impl CreditService {
     /// Checks whether an account may be served at all, before the gateway reads the request's body:
     /// its limits, and whether it can pay `min_cost`, the minimum cost of a request. No credits are
-    /// reserved.
+    /// reserved. Never waits for the disk.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`].
@@ -23,7 +23,7 @@ impl CreditService {
         arriving: PendingRequests,
         min_cost: &(dyn Fn() -> Micro + Sync),
         now_ms: i64,
-    ) -> Result<(), ReserveError> {
+    ) -> Result<InMemory<()>, ReserveError> {
         let serving = &self.serving;
         let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
         let decide = |credit: &CreditSnapshot| check_funds(credit, max_open, min_cost, now_ms);

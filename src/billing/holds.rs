@@ -8,7 +8,14 @@
 //! a process that hands over turns them into claims. The claims of other processes
 //! (`billing/handover.rs`) are in the same snapshot and count as held. The same rule applies to the
 //! spending and the holds of a key, and of a member. The same lock protects the rate counters of
-//! the key and the account. This file must not depend on prices.
+//! the key and the account.
+//!
+//! Threads that serve requests need the locks, and must not wait for the disk. So nobody who holds
+//! a lock may do that but [`HoldRegistry::with_frozen_account`] and [`HoldRegistry::hand_over`].
+//! Meanwhile no request is admitted, and the end of one is noted for the next holder of the lock
+//! ([`EndedHold`]); at a handover it waits. A row of the ledger that is not in memory is read
+//! without a lock ([`HoldRegistry::load_rows`]), and then the caller tries again. This file must
+//! not depend on prices.
 
 use super::backlog::BacklogRefusal;
 use super::balance::{CreditSnapshot, SpendLeft};
@@ -18,19 +25,24 @@ use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
 use ledger::StoreError;
 use ledger::journal::replay::WithheldCost;
-use ledger::{Claim, Ledger};
+use ledger::{Claim, KeySpend, Ledger, LedgerAccount};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use tokio::runtime::Handle;
 
 const SHARDS: usize = 64;
+/// Number of attempts to lock a shard before somebody counts as waiting for the disk with its lock.
+const MAX_LOCK_ATTEMPTS: u32 = 1_000;
 
 /// The holds of all accounts that this process has served.
 pub struct HoldRegistry {
     instance_id: String,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<(Mutex<Shard>, Mutex<Vec<EndedHold>>)>,
+    /// True from the beginning of a handover. No end is noted then.
+    is_handing_over: AtomicBool,
     hasher: RandomState,
     /// Number of endings of dead processes whose costs are held here.
     withheld: AtomicUsize,
@@ -61,6 +73,8 @@ struct AccountHolds {
     /// Part of `held` for requests of dead processes whose endings the ledger cannot enter yet.
     withheld: CreditSplit,
     settled: CreditSplit,
+    /// The ledger's row at the last admission.
+    known: Option<LedgerAccount>,
     /// True if the holds changed since the mirror was last written.
     unmirrored: bool,
     gauge: RateCounter,
@@ -76,6 +90,17 @@ struct SpenderHolds {
     withheld: Micro,
     settled: Micro,
     gauge: RateCounter,
+}
+
+/// A resolved hold that its shard does not have yet, because somebody held the lock for long.
+struct EndedHold {
+    account: Arc<str>,
+    key: Arc<str>,
+    member: Option<Arc<str>>,
+    bounds: RequestLimits,
+    held: CreditSplit,
+    taken: CreditSplit,
+    tokens: u64,
 }
 
 /// Number of requests of an account and of its key that have arrived and hold no credits yet.
@@ -94,6 +119,14 @@ pub struct HoldResolution {
     /// Claim to release once the ledger has the ending. It is zero unless this process has handed
     /// over by then.
     pub freed: CreditSplit,
+}
+
+/// What a decision without the disk came to.
+#[derive(Debug)]
+pub enum InMemory<T> {
+    Decided(T),
+    /// It needs a row that is not in memory: read it by [`HoldRegistry::load_rows`], and try again.
+    Unread,
 }
 
 /// The reason why no credits were reserved.
@@ -142,19 +175,75 @@ impl HoldRegistry {
     }
 
     pub fn new(instance_id: &str) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARDS).map(|_| Default::default()).collect();
         Self {
             instance_id: instance_id.to_owned(),
             shards,
+            is_handing_over: AtomicBool::new(false),
             hasher: RandomState::new(),
             withheld: AtomicUsize::new(0),
         }
     }
 
     fn lock_shard(&self, account: &str) -> MutexGuard<'_, Shard> {
-        self.shards[self.shard_index(account)]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.lock_index(self.shard_index(account))
+    }
+
+    fn lock_index(&self, index: usize) -> MutexGuard<'_, Shard> {
+        let (shard, ended) = &self.shards[index];
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        shard.enter(ended);
+        shard
+    }
+
+    fn lock_all(&self) -> Vec<MutexGuard<'_, Shard>> {
+        let locked = (0..SHARDS).map(|index| self.lock_index(index));
+        locked.collect()
+    }
+
+    /// Locks the account's shard, or returns `None` if somebody holds the lock for longer than a
+    /// few microseconds.
+    fn try_lock_shard(&self, account: &str) -> Option<MutexGuard<'_, Shard>> {
+        let (shard, ended) = &self.shards[self.shard_index(account)];
+        for _ in 0..MAX_LOCK_ATTEMPTS {
+            let mut shard = match shard.try_lock() {
+                Ok(shard) => shard,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+            };
+            shard.enter(ended);
+            return Some(shard);
+        }
+        None
+    }
+
+    /// Reads the rows of the ledger that a decision about the payer's requests needs into memory,
+    /// and waits until nobody holds the shard's lock. It may wait for the disk.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read or does not have the account.
+    pub fn load_rows(
+        &self,
+        ledger: &Ledger,
+        account: &str,
+        spending: &[(Arc<str>, Period)],
+        now_ms: i64,
+    ) -> Result<(), ReserveError> {
+        drop(self.lock_shard(account));
+        if !ledger.rows().load_account(account, &self.instance_id)? {
+            return Err(ReserveError::Unavailable(format!(
+                "account {account} is not in the ledger"
+            )));
+        }
+        for (spender, period) in spending {
+            let first_day = period.first_day(now_ms);
+            let rows = ledger.rows();
+            rows.load_key_spend(spender, first_day, &self.instance_id)?;
+        }
+        Ok(())
     }
 
     fn shard_index(&self, account: &str) -> usize {
@@ -163,42 +252,40 @@ impl HoldRegistry {
 
     /// Checks the account's credits and reserves what `decide` returns, in one step. Returns the
     /// reserved parts, the output limit from `decide`, and the rate limit status; `None` if this
-    /// process no longer admits requests.
+    /// process no longer admits requests. Never waits for the disk.
     ///
     /// # Errors
-    /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
-    /// account; the request is not counted then.
+    /// Returns an error if a limit is reached or `decide` refuses; the request is not counted then.
     pub fn reserve(
         &self,
         ledger: &Ledger,
         payer: &Payer<'_>,
         now_ms: i64,
         decide: impl FnOnce(&CreditSnapshot) -> Result<(Micro, u64), ReserveError>,
-    ) -> Result<Option<(CreditSplit, u64, RateLimitStatuses)>, ReserveError> {
-        let mut shard = self.lock_shard(payer.account);
+    ) -> Result<InMemory<Option<(CreditSplit, u64, RateLimitStatuses)>>, ReserveError> {
+        let Some(mut shard) = self.try_lock_shard(payer.account) else {
+            return Ok(InMemory::Unread);
+        };
         if ledger.changes().has_handed_over() {
-            return Ok(None);
+            return Ok(InMemory::Decided(None));
         }
-        let credit = shard.check(
-            ledger,
-            payer,
-            &self.instance_id,
-            PendingRequests::default(),
-            now_ms,
-        )?;
+        let arriving = PendingRequests::default();
+        let Some(credit) = shard.check(ledger, payer, &self.instance_id, arriving, now_ms)? else {
+            return Ok(InMemory::Unread);
+        };
         let (amount, output_limit) = decide(&credit)?;
         let parts = credit.available.draw(amount);
         shard.add(payer, parts);
-        Ok(Some((parts, output_limit, shard.count_request(payer))))
+        let meters = shard.count_request(payer);
+        Ok(InMemory::Decided(Some((parts, output_limit, meters))))
     }
 
     /// Checks the payer's limits, and with `decide` the account's credits, before the gateway reads
     /// the request's body. The request is neither reserved nor counted. The check always succeeds
-    /// in a process that no longer admits requests.
+    /// in a process that no longer admits requests. Never waits for the disk.
     ///
     /// # Errors
-    /// Returns an error if a limit is reached, `decide` refuses, or the ledger does not have the
-    /// account.
+    /// Returns an error if a limit is reached or `decide` refuses.
     pub fn check(
         &self,
         ledger: &Ledger,
@@ -206,12 +293,17 @@ impl HoldRegistry {
         arriving: PendingRequests,
         now_ms: i64,
         decide: impl FnOnce(&CreditSnapshot) -> Result<(), ReserveError>,
-    ) -> Result<(), ReserveError> {
-        let mut shard = self.lock_shard(payer.account);
+    ) -> Result<InMemory<()>, ReserveError> {
+        let Some(mut shard) = self.try_lock_shard(payer.account) else {
+            return Ok(InMemory::Unread);
+        };
         if ledger.changes().has_handed_over() {
-            return Ok(());
+            return Ok(InMemory::Decided(()));
         }
-        decide(&shard.check(ledger, payer, &self.instance_id, arriving, now_ms)?)
+        match shard.check(ledger, payer, &self.instance_id, arriving, now_ms)? {
+            Some(credit) => decide(&credit).map(InMemory::Decided),
+            None => Ok(InMemory::Unread),
+        }
     }
 
     /// Counts a request of a process that has handed over against the payer's rate limits. The two
@@ -240,8 +332,13 @@ impl HoldRegistry {
         payer: &Payer<'_>,
         now_ms: i64,
     ) -> Result<[Option<SpendLeft>; 2], StoreError> {
-        let shard = self.lock_shard(payer.account);
-        shard.spend_left(ledger, payer, &self.instance_id, now_ms)
+        let mut known = [None; 2];
+        for (index, (spender, limit)) in payer.spend_limits() {
+            let first_day = limit.period.first_day(now_ms);
+            let rows = ledger.rows();
+            known[index] = Some(rows.key_spend(spender, first_day, &self.instance_id)?);
+        }
+        Ok(self.lock_shard(payer.account).spend_left(payer, known))
     }
 
     /// Counts the claimed credits of a request in this process, which has handed over.
@@ -257,11 +354,7 @@ impl HoldRegistry {
         if self.withheld.swap(costs.len(), Ordering::Relaxed) == 0 && costs.is_empty() {
             return;
         }
-        let mut shards: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect();
+        let mut shards = self.lock_all();
         for shard in &mut shards {
             for open in shard.accounts.values_mut() {
                 open.hold_withheld(CreditSplit::ZERO.minus(open.withheld));
@@ -301,7 +394,8 @@ impl HoldRegistry {
 
     /// Resolves a hold of `held` with the request's cost and its `tokens`. The cost may exceed the
     /// hold by at most the credits available now. A process that has handed over does not know the
-    /// available credits, so it takes at most the hold.
+    /// available credits, so it takes at most the hold; nor does one of whose account an operator
+    /// takes credits meanwhile, and this waits for the disk.
     pub fn resolve(
         &self,
         ledger: &Ledger,
@@ -311,49 +405,71 @@ impl HoldRegistry {
         tokens: u64,
         now_ms: i64,
     ) -> HoldResolution {
-        let Payer {
-            account, bounds, ..
-        } = *payer;
-        let mut shard = self.lock_shard(account);
-        let (open, of_key) = shard.entries(payer);
-        open.gauge
-            .correct_tokens(&bounds.account, bounds.tokens, tokens);
-        of_key
-            .gauge
-            .correct_tokens(&bounds.key, bounds.tokens, tokens);
+        let account = payer.account;
+        let mut shard = match self.try_lock_shard(account) {
+            Some(shard) => shard,
+            None => match self.note_end(payer, held, cost, tokens) {
+                Some(resolution) => return resolution,
+                None => self.lock_shard(account),
+            },
+        };
+        let open = shard.entries(payer).0;
         let has_handed_over = ledger.changes().has_handed_over();
         let mut taken = held.draw(cost);
         if taken.total() < cost && !has_handed_over {
-            // Only this case needs the balance. If the balance cannot be read, take nothing more,
-            // so that it never falls below zero.
-            let row = ledger
-                .rows()
-                .account(account, &self.instance_id)
-                .ok()
-                .flatten();
+            // Only this case needs the balance. Where its row is not in memory any more and this
+            // thread must not read it, the row at the account's last admission decides: the commit
+            // never debits more than the account has.
+            let rows = ledger.rows();
+            let row = rows.account_in_memory(account, &self.instance_id);
+            let row = row.or_else(|| match Handle::try_current() {
+                Ok(_) => open.known,
+                Err(_) => rows.account(account, &self.instance_id).ok().flatten(),
+            });
             if let Some(row) = row {
                 let credit =
                     CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms);
                 taken = taken.plus(credit.available.draw(cost.minus(taken.total())));
             }
         }
-        open.held = open.held.minus(held);
-        open.settled = open.settled.plus(taken);
-        open.requests = open.requests.saturating_sub(1);
-        open.unmirrored = true;
-        // A cost above the hold counts for the key and the member too, even beyond their limits,
-        // because the account has paid it.
-        for spender in payer.spenders() {
-            let holds = shard.spenders.entry(Arc::clone(spender)).or_default();
-            holds.held = holds.held.minus(held.total());
-            holds.settled = holds.settled.plus(taken.total());
-            holds.requests = holds.requests.saturating_sub(1);
-        }
+        shard.end(payer, held, taken, tokens);
         HoldResolution {
             taken,
             writeoff: cost.minus(taken.total()),
             freed: if has_handed_over { held } else { taken },
         }
+    }
+
+    /// Notes the end of a hold for the next holder of the shard's lock. Returns `None` at a
+    /// handover.
+    fn note_end(
+        &self,
+        payer: &Payer<'_>,
+        held: CreditSplit,
+        cost: Micro,
+        tokens: u64,
+    ) -> Option<HoldResolution> {
+        let taken = held.draw(cost);
+        let (_, ended) = &self.shards[self.shard_index(payer.account)];
+        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // A handover that has not locked the shard yet enters what is noted now.
+        if self.is_handing_over.load(Ordering::SeqCst) {
+            return None;
+        }
+        ended.push(EndedHold {
+            account: Arc::clone(payer.account),
+            key: Arc::clone(payer.key),
+            member: payer.member.cloned(),
+            bounds: *payer.bounds,
+            held,
+            taken,
+            tokens,
+        });
+        Some(HoldResolution {
+            taken,
+            writeoff: cost.minus(taken.total()),
+            freed: taken,
+        })
     }
 
     /// Undoes a settlement of [`HoldRegistry::resolve`] that could not be journalled. Returns the
@@ -391,9 +507,9 @@ impl HoldRegistry {
         account: &str,
         now_ms: i64,
     ) -> Result<Option<CreditSnapshot>, StoreError> {
+        let row = ledger.rows().account(account, &self.instance_id)?;
         let shard = self.lock_shard(account);
         let open = shard.accounts.get(account).copied().unwrap_or_default();
-        let row = ledger.rows().account(account, &self.instance_id)?;
         Ok(row.map(|row| {
             CreditSnapshot::from_row(row, open.held, open.settled, open.requests, now_ms)
         }))
@@ -402,11 +518,11 @@ impl HoldRegistry {
     /// Returns whether the account has no open request, in this process or in one that handed over,
     /// and no settled or withheld credits that the ledger lacks. Only then may a lapse be posted.
     pub fn is_idle(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
-        let shard = self.lock_shard(account);
-        let open = shard.accounts.get(account).copied().unwrap_or_default();
         let Some(row) = ledger.rows().account(account, &self.instance_id)? else {
             return Ok(true);
         };
+        let shard = self.lock_shard(account);
+        let open = shard.accounts.get(account).copied().unwrap_or_default();
         let applied = CreditSplit {
             paid: row.applied_paid,
             trial: row.applied_trial,
@@ -444,11 +560,8 @@ impl HoldRegistry {
     /// # Errors
     /// Returns an error if the ledger cannot be written; the holds are then unchanged.
     pub fn hand_over(&self, ledger: &Ledger) -> Result<(), StoreError> {
-        let shards: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect();
+        self.is_handing_over.store(true, Ordering::SeqCst);
+        let shards = self.lock_all();
         let all = shards.iter().flat_map(|shard| shard.accounts.iter());
         let all = all.filter(|(_, open)| {
             open.held != CreditSplit::ZERO || open.settled != CreditSplit::ZERO
@@ -456,20 +569,18 @@ impl HoldRegistry {
         let held: Vec<_> = all
             .map(|(account, open)| (account.to_string(), self.claim(open)))
             .collect();
-        ledger.changes().hand_over(&self.instance_id, &held)
+        let handed_over = ledger.changes().hand_over(&self.instance_id, &held);
+        self.is_handing_over
+            .store(handed_over.is_ok(), Ordering::SeqCst);
+        handed_over
     }
 
     /// Returns the accounts whose holds changed since the last call, with this process's claims on
     /// them.
     pub fn take_changed(&self) -> Vec<(String, Claim)> {
         let mut changed = Vec::new();
-        for shard in &self.shards {
-            for (account, open) in shard
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .accounts
-                .iter_mut()
-            {
+        for index in 0..SHARDS {
+            for (account, open) in &mut self.lock_index(index).accounts {
                 if std::mem::take(&mut open.unmirrored) {
                     changed.push((account.to_string(), self.claim(open)));
                 }
@@ -493,6 +604,14 @@ impl<'a> Payer<'a> {
     fn spenders(&self) -> impl Iterator<Item = &'a Arc<str>> + use<'a> {
         std::iter::once(self.key).chain(self.member)
     }
+
+    /// Returns the spend limits and whose they are, each with its place in [`Spender::ALL`].
+    pub(super) fn spend_limits(
+        &self,
+    ) -> impl Iterator<Item = (usize, (&'a Arc<str>, SpendLimit))> + use<'a> {
+        let limits = self.spenders().zip(self.bounds.spend).enumerate();
+        limits.filter_map(|(index, (spender, limit))| Some((index, (spender, limit?))))
+    }
 }
 
 impl Shard {
@@ -513,33 +632,63 @@ impl Shard {
         }
     }
 
-    /// Returns the credits left under each spend limit.
+    /// Returns the credits left under each spend limit, of whose spender `known` has the spending.
     fn spend_left(
         &self,
-        ledger: &Ledger,
         payer: &Payer<'_>,
-        instance_id: &str,
-        now_ms: i64,
-    ) -> Result<[Option<SpendLeft>; 2], StoreError> {
+        known: [Option<KeySpend>; 2],
+    ) -> [Option<SpendLeft>; 2] {
         let mut left = [None; 2];
-        let spenders = payer.spenders().zip(Spender::ALL).zip(payer.bounds.spend);
-        for (((spender, of), limit), left) in spenders.zip(&mut left) {
-            let Some(SpendLimit { credits, period }) = limit else {
-                continue;
-            };
+        for (index, (spender, SpendLimit { credits, period })) in payer.spend_limits() {
             let holds = self.spenders.get(spender).copied().unwrap_or_default();
-            let spent = holds.spent(ledger, spender, period.first_day(now_ms), instance_id)?;
-            *left = Some(SpendLeft {
-                of,
+            let spent = holds.spent(known[index].unwrap_or_default());
+            left[index] = Some(SpendLeft {
+                of: Spender::ALL[index],
                 period,
                 free: credits.minus(spent).minus(holds.held).or_zero(),
             });
         }
-        Ok(left)
+        left
+    }
+
+    /// Enters the holds that ended while somebody held the lock for long.
+    fn enter(&mut self, ended: &Mutex<Vec<EndedHold>>) {
+        let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+        for ended in &ended {
+            let payer = Payer {
+                account: &ended.account,
+                key: &ended.key,
+                member: ended.member.as_ref(),
+                bounds: &ended.bounds,
+            };
+            self.end(&payer, ended.held, ended.taken, ended.tokens);
+        }
+    }
+
+    fn end(&mut self, payer: &Payer<'_>, held: CreditSplit, taken: CreditSplit, tokens: u64) {
+        let bounds = payer.bounds;
+        let (open, of_key) = self.entries(payer);
+        open.gauge
+            .correct_tokens(&bounds.account, bounds.tokens, tokens);
+        of_key
+            .gauge
+            .correct_tokens(&bounds.key, bounds.tokens, tokens);
+        open.held = open.held.minus(held);
+        open.settled = open.settled.plus(taken);
+        open.requests = open.requests.saturating_sub(1);
+        open.unmirrored = true;
+        // A cost above the hold counts for the key and the member too, even beyond their limits,
+        // because the account has paid it.
+        for spender in payer.spenders() {
+            let holds = self.spenders.entry(Arc::clone(spender)).or_default();
+            holds.held = holds.held.minus(held.total());
+            holds.settled = holds.settled.plus(taken.total());
+            holds.requests = holds.requests.saturating_sub(1);
+        }
     }
 
     /// Checks whether the rate limits allow one more request besides the `arriving` ones, and
-    /// returns the account's credits.
+    /// returns the account's credits; `None` if a row is not in memory.
     fn check(
         &mut self,
         ledger: &Ledger,
@@ -547,20 +696,29 @@ impl Shard {
         instance_id: &str,
         arriving: PendingRequests,
         now_ms: i64,
-    ) -> Result<CreditSnapshot, ReserveError> {
-        let row = ledger.rows().cached_account(payer.account, instance_id);
-        let row = row.map_err(|error| ReserveError::Unavailable(error.to_string()))?;
-        let row = row.ok_or_else(|| {
-            ReserveError::Unavailable(format!("account {} is not in the ledger", payer.account))
-        })?;
+    ) -> Result<Option<CreditSnapshot>, ReserveError> {
+        let rows = ledger.rows();
+        let Some(row) = rows.account_in_memory(payer.account, instance_id) else {
+            return Ok(None);
+        };
+        let mut known = [None; 2];
+        for (index, (spender, limit)) in payer.spend_limits() {
+            let first_day = limit.period.first_day(now_ms);
+            let spend = rows.key_spend_in_memory(spender, first_day, instance_id);
+            if spend.is_none() {
+                return Ok(None);
+            }
+            known[index] = spend;
+        }
         self.check_rates(payer, arriving)
             .map_err(ReserveError::Limited)?;
         let (open, _) = self.entries(payer);
+        open.known = Some(row);
         let open_requests = open.requests.saturating_add(arriving.of_account);
         let mut credit =
             CreditSnapshot::from_row(row, open.held, open.settled, open_requests, now_ms);
-        credit.spend_left = self.spend_left(ledger, payer, instance_id, now_ms)?;
-        Ok(credit)
+        credit.spend_left = self.spend_left(payer, known);
+        Ok(Some(credit))
     }
 
     /// Checks whether the payer's rate limits allow one more request, without counting it. A limit
@@ -635,15 +793,8 @@ impl SpenderHolds {
 
     /// Returns the credits spent since a day. Settled credits that the ledger does not have yet
     /// count as spent now, on whichever day they are entered.
-    fn spent(
-        &self,
-        ledger: &Ledger,
-        spender: &str,
-        first_day: i64,
-        instance_id: &str,
-    ) -> Result<Micro, StoreError> {
-        let known = ledger.rows().key_spend(spender, first_day, instance_id)?;
-        Ok(known.spent.plus(self.settled.minus(known.applied)))
+    fn spent(&self, known: KeySpend) -> Micro {
+        known.spent.plus(self.settled.minus(known.applied))
     }
 }
 

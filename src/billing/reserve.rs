@@ -5,8 +5,9 @@
 use super::balance::CreditSnapshot;
 use super::funds::size_hold;
 use super::hold::{Hold, HoldRequest};
-use super::holds::ReserveError;
+use super::holds::{InMemory, Payer, ReserveError};
 use super::service::CreditService;
+use credits::limits::{Period, SpendLimit};
 use credits::pricing::Quote;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +22,37 @@ pub(super) enum Reservation {
     Held(Hold, u64),
     /// This process no longer admits requests, so the request needs a claim in the ledger.
     HandedOver(HoldRequest),
+    /// A row of the ledger is not in memory: see [`CreditService::rows_of`].
+    Unread(HoldRequest),
+}
+
+/// Maximum number of times that a request reads its rows, because the ledger changes meanwhile.
+/// Debits of requests leave the rows in memory.
+pub(super) const MAX_ROW_READS: u32 = 16;
+
+/// The rows of the ledger that decide about an account's requests.
+pub(super) struct NeededRows {
+    credit: CreditService,
+    account: Arc<str>,
+    spending: Vec<(Arc<str>, Period)>,
+    now_ms: i64,
+}
+
+impl NeededRows {
+    /// Reads the rows into memory. A thread that serves requests must not call this.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read or does not have the account.
+    pub(super) fn load(&self) -> Result<(), ReserveError> {
+        let serving = &self.credit.serving;
+        let holds = &serving.holds;
+        holds.load_rows(&serving.ledger, &self.account, &self.spending, self.now_ms)
+    }
+}
+
+/// Returns the refusal of a request that has read its rows [`MAX_ROW_READS`] times.
+pub(super) fn changes_too_often() -> ReserveError {
+    ReserveError::Unavailable("the ledger changes too often".into())
 }
 
 impl CreditService {
@@ -38,18 +70,37 @@ impl CreditService {
         exact: bool,
         now_ms: i64,
     ) -> Result<(Hold, u64), ReserveError> {
-        match self.begin_reservation(request, quote, exact, now_ms)? {
-            Reservation::Held(hold, limit) => {
-                let hold = hold.wait_until_open_on_thread();
-                Ok((hold.map_err(ReserveError::from_journal)?, limit))
-            }
-            Reservation::HandedOver(request) => {
-                self.reserve_by_claim(request, quote, exact, now_ms)
-            }
+        let mut request = request;
+        for _ in 0..MAX_ROW_READS {
+            request = match self.begin_reservation(request, quote, exact, now_ms)? {
+                Reservation::Held(hold, limit) => {
+                    let hold = hold.wait_until_open_on_thread();
+                    return Ok((hold.map_err(ReserveError::from_journal)?, limit));
+                }
+                Reservation::HandedOver(request) => {
+                    return self.reserve_by_claim(request, quote, exact, now_ms);
+                }
+                Reservation::Unread(request) => request,
+            };
+            self.rows_of(&request.payer(), now_ms).load()?;
+        }
+        Err(changes_too_often())
+    }
+
+    pub(super) fn rows_of(&self, payer: &Payer<'_>, now_ms: i64) -> NeededRows {
+        let spending = payer.spend_limits();
+        let of = |(_, (spender, limit)): (usize, (&Arc<str>, SpendLimit))| {
+            (Arc::clone(spender), limit.period)
+        };
+        NeededRows {
+            credit: self.clone(),
+            account: Arc::clone(payer.account),
+            spending: spending.map(of).collect(),
+            now_ms,
         }
     }
 
-    /// Reserves credits like [`CreditService::reserve`], but does not wait for the journal.
+    /// Reserves credits like [`CreditService::reserve`], but never waits for the disk.
     ///
     /// # Errors
     /// Returns the reason as [`ReserveError`]; no credits are held then.
@@ -82,12 +133,13 @@ impl CreditService {
         }
         let max_open = serving.max_open_per_account.load(Ordering::Relaxed);
         let decide = |credit: &CreditSnapshot| size_hold(credit, quote, exact, max_open, now_ms);
-        let Some((parts, limit, meters)) =
-            serving
-                .holds
-                .reserve(&serving.ledger, &request.payer(), now_ms, decide)?
-        else {
-            return Ok(Reservation::HandedOver(request));
+        let reserved = serving
+            .holds
+            .reserve(&serving.ledger, &request.payer(), now_ms, decide)?;
+        let (parts, limit, meters) = match reserved {
+            InMemory::Decided(Some(reserved)) => reserved,
+            InMemory::Decided(None) => return Ok(Reservation::HandedOver(request)),
+            InMemory::Unread => return Ok(Reservation::Unread(request)),
         };
         let hold = Hold::new(Arc::clone(serving) as _, request, quote.service, parts);
         let hold = hold.journal_open(&serving.journal, &serving.open, now_ms);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// Calls that change a file, or open one.
-const FILE_CALLS: &str = "open,openat,creat,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat";
+/// Calls that read a file, change it, or open one.
+const FILE_CALLS: &str = "open,openat,creat,read,readv,pread64,preadv,preadv2,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat";
 /// Calls at which a thread waits for a disk that does not answer.
 const BLOCKING_CALLS: &str = "write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync";
 
@@ -60,7 +60,7 @@ impl Drop for Tracer {
     }
 }
 
-/// Records which thread of a gateway writes to which file.
+/// Records which thread of a gateway reads or writes which file.
 pub struct FileCalls {
     tracer: Tracer,
     dir: TempDir,
@@ -125,6 +125,36 @@ impl FrozenDisk {
             format!("trace={BLOCKING_CALLS}"),
             "-e".to_owned(),
             format!("inject={BLOCKING_CALLS}:delay_enter=1000000000"),
+        ]);
+        Tracer::attach(world, Path::new("/dev/null"), &options).map(Self)
+    }
+}
+
+/// Files that refuse every write while this lives.
+pub struct RefusingFiles(
+    #[expect(dead_code, reason = "ends the faults when it is dropped")] Tracer,
+);
+
+impl RefusingFiles {
+    /// Lets writes to the files of the data directory whose path contains `name` fail with this
+    /// error.
+    pub fn begin(world: &World, name: &str, error: &str) -> Option<Self> {
+        let data_dir = world.data_dir();
+        let mut files = files_in(&data_dir);
+        files.retain(|file| {
+            let path = file.strip_prefix(&data_dir).unwrap().to_str().unwrap();
+            path.contains(name) && !path.ends_with("-shm")
+        });
+        assert!(!files.is_empty(), "no file {name} in the data directory");
+        let mut options = Vec::new();
+        for file in files {
+            options.extend(["-P".to_owned(), file.display().to_string()]);
+        }
+        options.extend([
+            "-e".to_owned(),
+            format!("trace={BLOCKING_CALLS}"),
+            "-e".to_owned(),
+            format!("inject={BLOCKING_CALLS}:error={error}"),
         ]);
         Tracer::attach(world, Path::new("/dev/null"), &options).map(Self)
     }

@@ -9,7 +9,7 @@ use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
-use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyRow};
+use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow};
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
 use ledger::StoreError;
@@ -75,8 +75,8 @@ pub struct NewKey {
 }
 
 impl ApiKeys<'_> {
-    /// Authenticates a key; every request calls this function. The format and the checksum are
-    /// checked first, so that invalid text never reaches the database.
+    /// Authenticates a key. The format and the checksum are checked first, so that invalid text
+    /// never reaches the database.
     ///
     /// # Errors
     /// Returns the reason for which the key is refused.
@@ -84,39 +84,25 @@ impl ApiKeys<'_> {
         if !key::is_well_formed(key) {
             return Err(AuthError::BadKey);
         }
-        let owner = self
-            .0
-            .db
-            .keys()
-            .key_owner(&key::hash(key))
+        let owner = self.0.db.keys().key_owner(&key::hash(key));
+        let owner = owner
             .map_err(AuthError::Unavailable)?
             .ok_or(AuthError::BadKey)?;
-        let identity = || KeyIdentity {
-            account_id: Arc::clone(&owner.account),
-            key_id: Arc::clone(&owner.key),
-            key_shown: Arc::clone(&owner.shown),
-        };
-        match ApiKeyStatus::from_name(&owner.status) {
-            ApiKeyStatus::Revoked => return Err(AuthError::BadKey),
-            ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled(identity())),
-            ApiKeyStatus::Active if !owner.account_active => {
-                return Err(AuthError::AccountSuspended(identity()));
-            }
-            ApiKeyStatus::Active => {}
+        principal(&owner, now_ms)
+    }
+
+    /// Authenticates a key like [`ApiKeys::authenticate`]; every request calls this function.
+    /// Returns `None` if the key's row is not in memory. Never waits for the disk.
+    pub fn authenticate_in_memory(
+        &self,
+        key: &str,
+        now_ms: i64,
+    ) -> Option<Result<Principal, AuthError>> {
+        if !key::is_well_formed(key) {
+            return Some(Err(AuthError::BadKey));
         }
-        let principal = Principal {
-            account_id: Arc::clone(&owner.account),
-            key_id: Arc::clone(&owner.key),
-            key_shown: Arc::clone(&owner.shown),
-            settings: Arc::new(
-                KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?,
-            ),
-            account_rates: RateSettings::decode(&owner.account_rates)
-                .map_err(AuthError::Unavailable)?,
-            member: KeyMember::decode(&owner.member_id, &owner.budget)
-                .map_err(AuthError::Unavailable)?,
-        };
-        principal.check_expiry(now_ms)
+        let owner = self.0.db.keys().key_owner_in_memory(&key::hash(key))?;
+        Some(principal(&owner, now_ms))
     }
 
     /// Creates a key for an account (by id). The database has only the key's hash, so the returned
@@ -395,4 +381,32 @@ impl ApiKey {
             member: row.member,
         })
     }
+}
+
+/// Returns whom a key's request is of.
+fn principal(owner: &KeyOwner, now_ms: i64) -> Result<Principal, AuthError> {
+    let identity = || KeyIdentity {
+        account_id: Arc::clone(&owner.account),
+        key_id: Arc::clone(&owner.key),
+        key_shown: Arc::clone(&owner.shown),
+    };
+    match ApiKeyStatus::from_name(&owner.status) {
+        ApiKeyStatus::Revoked => return Err(AuthError::BadKey),
+        ApiKeyStatus::Disabled => return Err(AuthError::KeyDisabled(identity())),
+        ApiKeyStatus::Active if !owner.account_active => {
+            return Err(AuthError::AccountSuspended(identity()));
+        }
+        ApiKeyStatus::Active => {}
+    }
+    let principal = Principal {
+        account_id: Arc::clone(&owner.account),
+        key_id: Arc::clone(&owner.key),
+        key_shown: Arc::clone(&owner.shown),
+        settings: Arc::new(KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?),
+        account_rates: RateSettings::decode(&owner.account_rates)
+            .map_err(AuthError::Unavailable)?,
+        member: KeyMember::decode(&owner.member_id, &owner.budget)
+            .map_err(AuthError::Unavailable)?,
+    };
+    principal.check_expiry(now_ms)
 }

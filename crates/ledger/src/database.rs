@@ -10,7 +10,7 @@ use crate::StoreError;
 use crate::copy;
 use crate::copy::{Copy, WriteTransaction};
 use crate::database::anchor::{AnchorTrust, LedgerAnchor};
-use crate::entry::account::LedgerAccount;
+use crate::entry::account::{KeySpend, LedgerAccount};
 use crate::postgres::{Domain, PostgresHome};
 use crate::sealed::files::SegmentFiles;
 use crate::sqlite;
@@ -22,7 +22,7 @@ use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension, Transaction};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) const MIGRATIONS: &[&str] = &[
@@ -65,8 +65,10 @@ pub struct Ledger {
     pub(crate) index: LedgerIndex,
     /// The files with the sealed entries.
     pub(crate) segments: SegmentFiles,
-    /// Cache of the accounts that admission reads, by instance and account.
-    pub(crate) account_rows: RowCache<LedgerAccount>,
+    /// Cache of the rows that admission reads.
+    pub(crate) admission_rows: RowCache<AdmissionRow>,
+    /// The latest first day of a key's spending in the cache, in days since 1970.
+    pub(crate) newest_first_day: AtomicI64,
     /// True if this process has handed over. The flag changes under the writer's lock.
     pub(crate) handed_over: AtomicBool,
     /// `None` if the ledger is stored in the file alone.
@@ -77,16 +79,31 @@ pub struct Ledger {
     anchored_ms: i64,
 }
 
-/// The only writing connection. When the guard is dropped, the cache of account rows is refreshed.
+/// A row that admission reads, from one snapshot.
+#[derive(Clone, Copy)]
+pub(crate) enum AdmissionRow {
+    Account(LedgerAccount),
+    KeySpend(KeySpend),
+}
+
+/// The only writing connection. When the guard is dropped, the cache of rows is cleared.
 pub(crate) struct LedgerWriteGuard<'a> {
     connection: MutexGuard<'a, Connection>,
-    account_rows: &'a RowCache<LedgerAccount>,
+    admission_rows: &'a RowCache<AdmissionRow>,
+    keeps_rows: bool,
     copy: Option<&'a Copy>,
 }
 
 impl LedgerWriteGuard<'_> {
     pub(crate) fn begin(&mut self) -> rusqlite::Result<WriteTransaction<'_>> {
         copy::begin(&mut self.connection, self.copy)
+    }
+
+    /// Keeps the cached rows, which the commit after `before` commits leaves right. There must be
+    /// no other commit with this guard.
+    pub(crate) fn keep_rows(&mut self, before: Option<u32>) {
+        self.admission_rows.keep_rows(before);
+        self.keeps_rows = true;
     }
 }
 
@@ -106,7 +123,9 @@ impl DerefMut for LedgerWriteGuard<'_> {
 
 impl Drop for LedgerWriteGuard<'_> {
     fn drop(&mut self) {
-        self.account_rows.clear();
+        if !self.keeps_rows {
+            self.admission_rows.clear();
+        }
     }
 }
 
@@ -162,7 +181,7 @@ impl Ledger {
             }
         };
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
-        let account_rows = RowCache::open(&path, "open the ledger for reading")?;
+        let admission_rows = RowCache::open(&path, "open the ledger for reading")?;
         let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
         let (writer, handed_over) = (Mutex::new(writer), AtomicBool::new(false));
         let index = LedgerIndex::open(dir);
@@ -171,7 +190,8 @@ impl Ledger {
             readers,
             index,
             segments: SegmentFiles::new(dir),
-            account_rows,
+            admission_rows,
+            newest_first_day: AtomicI64::new(i64::MIN),
             handed_over,
             copy,
             anchor,
@@ -220,7 +240,8 @@ impl Ledger {
         let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         LedgerWriteGuard {
             connection,
-            account_rows: &self.account_rows,
+            admission_rows: &self.admission_rows,
+            keeps_rows: false,
             copy: self.copy.as_ref(),
         }
     }

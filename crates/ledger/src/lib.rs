@@ -60,7 +60,7 @@ mod writer;
 
 pub use database::Ledger;
 pub use database::anchor;
-pub use entry::account::{LedgerAccount, LedgerAccountRow};
+pub use entry::account::{KeySpend, LedgerAccount, LedgerAccountRow};
 pub use entry::chain::{ChainHead, EntryHasher, entry_hash};
 pub use entry::ending::{Ending, EndingDetail, RequestOutcome};
 pub use entry::hex::encode_hex;
@@ -74,7 +74,6 @@ pub use index::{
 pub use reader::activity::{ActivityCursor, ActivityFilter, Conversation, HourlySpend};
 pub use reader::balances::{PaymentTotals, RefundEntry, RequestCharge, ReversalTotals};
 pub use reader::chain::{EntryReference, LedgerHeads};
-pub use reader::key_spend::KeySpend;
 pub use reader::statement::BalanceChangeSums;
 pub use reader::usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 pub use sealed::files::{SEGMENT_DIR, SegmentRecord};

@@ -4,8 +4,9 @@
 //! Each `Billing` here stands for one process; they share nothing but files.
 
 use super::*;
+use crate::billing::reserve::Reservation;
 use credits::trial::Trial;
-use ledger::StoreError;
+use ledger::{Claim, StoreError};
 use std::sync::atomic::AtomicBool;
 
 /// A gateway that has ten credits and holds three of them, and its successor.
@@ -425,6 +426,44 @@ fn a_command_never_takes_what_a_request_was_just_given() {
         );
     }
     assert_sound(billing.billing(), receipts.len() as u64);
+}
+
+/// An operator's debit waits for the disk. A request that begins or ends meanwhile does not.
+#[test]
+fn no_request_waits_for_the_debit_of_an_operator() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(billing.billing(), 3);
+    let mut running = admitted(&billing, "running", 2);
+    let (service, serving) = (&billing, &billing.serving);
+    let ((quote, _), first) = (one_credit(), vec![running.remove(0)]);
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let ended = std::thread::scope(|scope| {
+        let quote = &quote;
+        let post = |claim: Claim| {
+            assert_eq!(claim.held.total(), Micro::new(2_000_000));
+            scope.spawn(move || {
+                settle_all(first);
+                let begun = service.begin_reservation(opening("req_new"), quote, true, NOW);
+                let is_unread = matches!(begun, Ok(Reservation::Unread(_)));
+                tell.send(is_unread).unwrap();
+            });
+            told.recv_timeout(test_world::SOON)
+        };
+        let holds = &serving.holds;
+        holds.with_frozen_account(&serving.ledger, ACCOUNT, post)
+    });
+    assert_eq!(ended, Some(Ok(true)));
+    assert_eq!(serving.holds.open_requests(ACCOUNT), 1);
+    let after = admitted(&billing, "after", 2);
+    assert_eq!(after.len(), 1, "one is spent, one is held");
+    settle_all(running);
+    settle_all(after);
+    wait_for("the ledger", || {
+        let receipts = billing.billing().receipts();
+        receipts.receipts(ACCOUNT, None, 10).unwrap().len() == 3
+    });
+    assert_sound(billing.billing(), 3);
 }
 
 /// However old a cached row is, a process that asks for the holds causes it to be read again.

@@ -81,8 +81,14 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Returns the owner of a key. Every request calls this function. [`ledger::sqlite::row_cache`]
-    /// documents the maximum age of the answer.
+    /// Returns the owner of a key if it is in memory. Every request calls this function, and it
+    /// never waits for the disk. [`ledger::sqlite::row_cache`] documents the maximum age of the
+    /// answer.
+    pub fn key_owner_in_memory(&self, hash: &[u8; 32]) -> Option<Arc<KeyOwner>> {
+        self.0.owners.peek(hash)
+    }
+
+    /// Returns the owner of a key, from memory or the disk.
     pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
         self.0
             .owners

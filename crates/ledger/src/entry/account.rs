@@ -21,6 +21,18 @@ pub struct LedgerAccount {
     pub claimed_trial: Micro,
 }
 
+/// The spending of a key or of a member, from one snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeySpend {
+    /// Spending since the requested day.
+    pub spent: Micro,
+    pub total: Micro,
+    /// Part of the total that the requested instance has settled.
+    pub applied: Micro,
+    /// End of the key's last request.
+    pub used_at_ms: Option<i64>,
+}
+
 /// The columns of an account's row that the audit reads.
 #[derive(Debug, Clone)]
 pub struct LedgerAccountRow {

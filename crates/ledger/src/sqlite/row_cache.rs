@@ -2,12 +2,15 @@
 //!
 //! Admission runs the same few queries for every request: which account a key belongs to, and the
 //! account's balance. A read costs SQLite two locks of the operating system and, after each commit,
-//! a reload of its pages; a cache hit costs one map look-up. A write of this process clears the
-//! cache before the write returns. The cache detects a write of another process by SQLite's own
-//! commit counter, which it reads at most once per [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale
-//! for that time. A caller that cannot accept a stale row must read the database, or clear the
-//! cache first. This file must not depend on a table.
+//! a reload of its pages, for which it may wait for the disk; [`RowCache::peek`] costs one map
+//! look-up and never waits. A write of this process clears the cache before the write returns,
+//! unless [`RowCache::keep_rows`] says that it leaves the rows right. The cache detects a write of
+//! another process by the header of SQLite's log ([`LogIndex`]), which it reads at most once per
+//! [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale for that time. A caller that cannot accept a
+//! stale row must read the database, or clear the cache first. This file must not depend on a
+//! table.
 
+use super::log_index::{LogHeader, LogIndex};
 use crate::StoreError;
 use crate::sqlite;
 use rusqlite::Connection;
@@ -28,11 +31,12 @@ struct CachedRows<V> {
     /// Number of times that the cache was cleared. A row that was read before a clear is not
     /// inserted after it.
     turn: u64,
-    /// Connection that never writes, so that every commit it sees comes from another connection.
-    watch: Connection,
-    /// SQLite's counter of other connections' commits at the last check.
-    data_version: Option<i64>,
+    log: LogIndex,
+    /// Header of the log at the last check.
+    seen: Option<LogHeader>,
     checked_at: Instant,
+    /// SQLite deletes the log and its index when the last connection is closed.
+    _connection: Connection,
 }
 
 impl<V: Clone> RowCache<V> {
@@ -41,16 +45,24 @@ impl<V: Clone> RowCache<V> {
     /// # Errors
     /// Returns an error if the database cannot be opened.
     pub fn open(path: &Path, operation: &'static str) -> Result<Self, StoreError> {
-        let watch = sqlite::open_reader(path, operation)?;
-        // The first look-up must not open a file.
-        sqlite::warm_up(&watch, operation)?;
+        let connection = sqlite::open_reader(path, operation)?;
+        // SQLite creates the index with the first read.
+        sqlite::warm_up(&connection, operation)?;
         Ok(Self(Mutex::new(CachedRows {
             rows: HashMap::new(),
             turn: 0,
-            watch,
-            data_version: None,
+            log: LogIndex::open(path).map_err(|source| StoreError::io(operation, source))?,
+            seen: None,
             checked_at: Instant::now(),
+            _connection: connection,
         })))
+    }
+
+    /// Returns the row of `key` if it is in the cache. Never waits for the disk.
+    pub fn peek(&self, key: &[u8]) -> Option<V> {
+        let mut memory = self.lock();
+        memory.check_for_writes();
+        memory.rows.get(key).cloned()
     }
 
     /// Returns the row of `key` from the cache or by `read`. A missing row is not cached.
@@ -82,6 +94,25 @@ impl<V: Clone> RowCache<V> {
         self.lock().clear();
     }
 
+    /// Returns the number of commits before one that leaves all cached rows right. The caller has
+    /// begun the transaction, so no other process can commit.
+    pub fn count_commits(&self) -> Option<u32> {
+        let mut memory = self.lock();
+        memory.compare_log();
+        memory.seen.map(LogHeader::commits)
+    }
+
+    /// Keeps the rows beyond the one commit that followed [`RowCache::count_commits`]. They are
+    /// cleared by the next check if there was another commit.
+    pub fn keep_rows(&self, before: Option<u32>) {
+        let mut memory = self.lock();
+        let (seen, now) = (memory.seen.map(LogHeader::commits), memory.log.header());
+        let next = before.map(|before| before.wrapping_add(1));
+        if seen.is_some() && seen == before && now.map(LogHeader::commits) == next {
+            memory.seen = now;
+        }
+    }
+
     /// Stops the check for other processes' writes for one minute.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn pause_checks(&self) {
@@ -97,19 +128,20 @@ impl<V: Clone> RowCache<V> {
 
 impl<V: Clone> CachedRows<V> {
     fn check_for_writes(&mut self) {
-        if self.data_version.is_some() && self.checked_at.elapsed() < ROW_CACHE_CHECK_INTERVAL {
+        if self.seen.is_some() && self.checked_at.elapsed() < ROW_CACHE_CHECK_INTERVAL {
             return;
         }
-        // If the counter cannot be read, assume that the database has changed.
-        let data_version = self
-            .watch
-            .prepare_cached("PRAGMA data_version")
-            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-            .ok();
-        if data_version.is_none() || data_version != self.data_version {
+        self.compare_log();
+        self.checked_at = Instant::now();
+    }
+
+    fn compare_log(&mut self) {
+        // If the header cannot be read, assume that the database has changed.
+        let header = self.log.header();
+        if header.is_none() || header != self.seen {
             self.clear();
         }
-        (self.data_version, self.checked_at) = (data_version, Instant::now());
+        self.seen = header;
     }
 
     fn insert(&mut self, turn: u64, key: &[u8], row: &V) {
@@ -181,7 +213,7 @@ mod tests {
         }
 
         fn make_check_due(&self) {
-            self.cache.lock().data_version.take();
+            self.cache.lock().seen.take();
         }
     }
 
@@ -246,6 +278,34 @@ mod tests {
         });
         assert_eq!(row.unwrap(), Some(1), "as of when it was asked");
         assert_eq!(world.get("a"), Some(2));
+    }
+
+    #[test]
+    fn rows_outlive_one_commit_that_leaves_them_right_and_no_other() {
+        let world = World::new();
+        world.set("a", 1);
+        let make_check_due = || {
+            world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
+        };
+        assert_eq!(world.get("a"), Some(1));
+        let before = world.cache.count_commits();
+        world.set("b", 1);
+        world.cache.keep_rows(before);
+        make_check_due();
+        assert_eq!(world.cache.peek(b"a"), Some(1), "nothing but b has changed");
+        let before = world.cache.count_commits();
+        world.set("b", 2);
+        world.set("a", 2);
+        world.cache.keep_rows(before);
+        make_check_due();
+        assert_eq!(world.cache.peek(b"a"), None, "somebody else has written");
+        assert_eq!(world.get("a"), Some(2));
+        // A commit before the count is seen by the count.
+        world.set("a", 3);
+        let before = world.cache.count_commits();
+        world.set("b", 3);
+        world.cache.keep_rows(before);
+        assert_eq!(world.cache.peek(b"a"), None);
     }
 
     #[test]

@@ -17,8 +17,10 @@ use crate::statements::applied::instance_number;
 use crate::statements::chain::chain_head;
 use crate::views::LedgerChanges;
 use base::failpoint::{self, Point};
+use credits::limits;
 use credits::money::CreditSplit;
 use rusqlite::Transaction;
+use std::sync::atomic::Ordering;
 
 impl LedgerChanges<'_> {
     /// Enters the changes of a batch in their order and in one commit, and then writes the last
@@ -37,16 +39,21 @@ impl LedgerChanges<'_> {
         let sql = sql_failure(first);
         let mut writer = self.0.writer();
         let transaction = writer.begin().map_err(sql)?;
+        let commits = self.0.admission_rows.count_commits();
+        let mut keeps_rows = true;
         let mut outcomes = Vec::with_capacity(batch.changes.len());
         while let Some(rest) = batch.changes.get(outcomes.len()..)
             && !rest.is_empty()
         {
-            self.insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
+            keeps_rows &= self.insert_next(&transaction, batch.instance_id, rest, &mut outcomes)?;
         }
         let is_ending = |change: &LedgerChange<'_>| matches!(change, LedgerChange::Ending { .. });
         let has_endings = batch.changes.iter().any(is_ending);
         let head = chain_head(&transaction).map_err(sql)?;
         transaction.commit().map_err(sql)?;
+        if keeps_rows {
+            writer.keep_rows(commits);
+        }
         if has_endings {
             failpoint::hit(Point::AfterCommit);
         }
@@ -174,15 +181,17 @@ impl LedgerChanges<'_> {
     }
 
     /// Enters the first one of `changes`. Endings that directly follow an ending are entered too.
+    /// Returns whether the rows that admission has in memory stay right: see
+    /// [`LedgerRows::account_in_memory`](crate::views::LedgerRows::account_in_memory).
     fn insert_next(
         &self,
         transaction: &Transaction<'_>,
         instance_id: &str,
         changes: &[LedgerChange<'_>],
         outcomes: &mut Vec<AppendOutcome>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let Some(change) = changes.first() else {
-            return Ok(());
+            return Ok(true);
         };
         let sql = sql_failure(change);
         let posted = match change {
@@ -194,7 +203,7 @@ impl LedgerChanges<'_> {
             LedgerChange::Event(event) => {
                 let debited = enter_event(transaction, &self.0.segments, event).map_err(sql)?;
                 outcomes.push(AppendOutcome::Debited(debited));
-                return Ok(());
+                return Ok(false);
             }
             LedgerChange::Posting(post) => insert_posting(transaction, post).map_err(sql)?,
             LedgerChange::Balance { change, claims } => {
@@ -207,23 +216,27 @@ impl LedgerChanges<'_> {
             LedgerChange::TrialEnd(extension) => insert_extension(transaction, extension, sql)?,
         };
         outcomes.push(AppendOutcome::Posted(posted));
-        Ok(())
+        Ok(false)
     }
 
-    /// Enters the consecutive endings at the start of `changes` together.
+    /// Enters the consecutive endings at the start of `changes` together. Returns like
+    /// [`Self::insert_next`]: each ending must take from the account what the instance has settled,
+    /// on a day that all spending in memory includes.
     fn insert_endings(
         &self,
         transaction: &Transaction<'_>,
         instance_id: &str,
         changes: &[LedgerChange<'_>],
         outcomes: &mut Vec<AppendOutcome>,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<bool> {
         // The replay of a journal has no instance, because no running process has settled its
         // endings.
         let instance = (!instance_id.is_empty())
             .then(|| instance_number(transaction, instance_id))
             .transpose()?;
         let mut batch = EndingBatch::new(transaction, &self.0.segments, instance)?;
+        let newest_first_day = self.0.newest_first_day.load(Ordering::Acquire);
+        let mut keeps_rows = instance.is_some() && !self.has_handed_over();
         for change in changes {
             let LedgerChange::Ending { ending, freed } = *change else {
                 break;
@@ -237,12 +250,15 @@ impl LedgerChanges<'_> {
                 }
             };
             outcomes.push(outcome);
+            keeps_rows &= limits::day_number(ending.at_ms) >= newest_first_day;
             if self.has_handed_over() && freed != CreditSplit::ZERO {
                 subtract_claim(transaction, instance_id, &ending.account, freed)?;
             }
             failpoint::hit(Point::MidCommit);
         }
-        batch.write()
+        keeps_rows &= batch.is_as_settled();
+        batch.write()?;
+        Ok(keeps_rows)
     }
 }
 

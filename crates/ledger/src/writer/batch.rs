@@ -45,6 +45,8 @@ pub(crate) struct EndingBatch<'a> {
     accounts: BTreeMap<&'a str, RunningBalance>,
     keys: KeySpendUpdate<'a>,
     withheld: Option<WithheldEndings>,
+    /// False if an ending was known, or took other credits than were settled for it.
+    is_as_settled: bool,
 }
 
 /// Ends of requests that are not entered, because a missing segment may contain them.
@@ -81,7 +83,13 @@ impl<'a> EndingBatch<'a> {
             accounts: BTreeMap::new(),
             keys: KeySpendUpdate::default(),
             withheld: None,
+            is_as_settled: true,
         })
+    }
+
+    /// Returns whether every ending is new and takes the credits that were settled for it.
+    pub(crate) fn is_as_settled(&self) -> bool {
+        self.is_as_settled && self.withheld.is_none()
     }
 
     /// Enters one ending, unless the request had ended before. The balance decides, whatever the
@@ -111,7 +119,10 @@ impl<'a> EndingBatch<'a> {
             self.keys.apply(ending, settled.or_zero().total());
         }
         let entered = match sealed {
-            Some(known) => known,
+            Some(known) => {
+                self.is_as_settled = false;
+                known
+            }
             None => self.insert_new(ending, &mut account, settled, detail)?,
         };
         self.accounts.insert(&ending.account, account);
@@ -126,6 +137,7 @@ impl<'a> EndingBatch<'a> {
         detail: String,
     ) -> rusqlite::Result<EndingEntry> {
         let taken = settled.clamp_to(account.parts);
+        self.is_as_settled &= taken == settled;
         let remaining = account.parts.minus(taken);
         let change = (
             Micro::ZERO.minus(taken.paid),
@@ -152,6 +164,7 @@ impl<'a> EndingBatch<'a> {
         };
         entry.hash = entry_hash(&entry);
         if !insert(self.transaction, &entry, ON_CONFLICT_IGNORE)? {
+            self.is_as_settled = false;
             return Ok(EndingEntry::Known);
         }
         self.last = ChainHead {
