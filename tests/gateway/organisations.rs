@@ -70,6 +70,24 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
         keys[0]["member"], added["members"][0]["account_id"],
         "{keys}"
     );
+    let made = world.json(&[
+        "key",
+        "create",
+        "--account",
+        &company.id,
+        "--name",
+        "operator's",
+    ]);
+    let operators = made["key"].as_str().unwrap();
+    for (key, is_replayed) in [
+        (&*company.key, false),
+        (operators, false),
+        (operators, true),
+    ] {
+        let request = Messages.whole(key, "input=1 output=1");
+        let answer = world.ask(&request.header("idempotency-key", "1"));
+        assert_eq!(answer.header("x-gateway-replayed").is_some(), is_replayed);
+    }
     let mut connection = world.connect();
     let request = Messages.stream(&company.key, "events=10 hold=5 input=100 output=50");
     connection.send(&request.bytes());
@@ -84,7 +102,9 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     world.vendor.release();
     connection.finish(&mut answer);
     assert!(Messages.is_complete(&answer));
-    wait_for("the debit", SOON, || world.endings(&company).pop());
+    wait_for("the third debit", SOON, || {
+        (world.endings(&company).len() == 3).then_some(())
+    });
     let spent: i64 = world
         .endings(&company)
         .iter()

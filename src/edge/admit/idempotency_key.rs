@@ -12,6 +12,7 @@ use config::Settings;
 use ledger::StoreError;
 use llm_protocol::failure::{Failure, Kind};
 use pingora::proxy::Session;
+use std::borrow::Cow;
 
 pub enum IdempotencyOutcome {
     /// The gateway answers the request, and holds the idempotency key if the request has one.
@@ -20,8 +21,8 @@ pub enum IdempotencyOutcome {
     Replay(ReplayedResponse),
 }
 
-/// Claims the request's idempotency key, which is valid only for its account and path. Does nothing
-/// if the header is missing.
+/// Claims the request's idempotency key, which is valid only for its account, member and path. Does
+/// nothing if the header is missing.
 ///
 /// # Errors
 /// Returns an error if the key is invalid, was used with another body, or is in use, or if its
@@ -38,7 +39,8 @@ pub async fn claim_key(
     let Some(key) = read_key(session, operation)? else {
         return Ok(IdempotencyOutcome::Proceed(None));
     };
-    let scope = (&*principal.account_id, operation.path, key);
+    let key = key_of_member(principal, key);
+    let scope = (&*principal.account_id, operation.path, &*key);
     let begun = gateway
         .idempotency
         .claim(
@@ -79,12 +81,22 @@ pub async fn is_known(
     let Some(key) = read_key(session, operation)? else {
         return Ok(false);
     };
-    let scope = (&*principal.account_id, operation.path, key);
+    let key = key_of_member(principal, key);
+    let scope = (&*principal.account_id, operation.path, &*key);
     gateway
         .idempotency
         .is_known(scope, clock::steady_now_ms())
         .await
         .map_err(store_failure)
+}
+
+/// Returns the key as it is stored: each member of an organisation has keys of their own. No key of
+/// a header has a space.
+fn key_of_member<'k>(principal: &Principal, key: &'k str) -> Cow<'k, str> {
+    match &principal.member {
+        Some(member) => format!("{} {key}", member.id).into(),
+        None => key.into(),
+    }
 }
 
 /// Returns the key of the header, or `None` for free requests, which have no idempotency keys.
