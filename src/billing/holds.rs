@@ -121,6 +121,9 @@ pub struct HoldResolution {
     pub freed: CreditSplit,
 }
 
+/// The reserved parts, the output limit, and the status of the rate limits.
+pub type ReservedHold = (CreditSplit, u64, RateLimitStatuses);
+
 /// What a decision without the disk came to.
 #[derive(Debug)]
 pub enum InMemory<T> {
@@ -262,7 +265,7 @@ impl HoldRegistry {
         payer: &Payer<'_>,
         now_ms: i64,
         decide: impl FnOnce(&CreditSnapshot) -> Result<(Micro, u64), ReserveError>,
-    ) -> Result<InMemory<Option<(CreditSplit, u64, RateLimitStatuses)>>, ReserveError> {
+    ) -> Result<InMemory<Option<ReservedHold>>, ReserveError> {
         let Some(mut shard) = self.try_lock_shard(payer.account) else {
             return Ok(InMemory::Unread);
         };

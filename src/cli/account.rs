@@ -339,28 +339,7 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             name,
             member,
             settings,
-        } => {
-            let account = find(context, &account)?;
-            let member = member.map(|member| find(context, &member)).transpose()?;
-            let member = member.as_ref().map(|member| member.id.as_str());
-            settings.check(context.settings)?;
-            let mut set = KeySettings::default();
-            settings.apply(&mut set, context.now_ms);
-            let mut what = json!({"name": name, "settings": set});
-            if let Some(member) = member {
-                what["person"] = json!(member);
-            }
-            let by = command_line_actor();
-            let acting = context.accounts.with_actor(&by, context.now_ms);
-            let new = acting.record_then_run("key.create", &account.id, &what, || {
-                let holder = KeyHolder {
-                    account: &account.id,
-                    member,
-                };
-                keys.create_key_of(holder, &name, &set, context.now_ms)
-            });
-            print_new_key(context, &new.context("cannot create a key")?)
-        }
+        } => create_key(context, &account, &name, member.as_deref(), &settings),
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
             let change =
@@ -440,6 +419,37 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             )
         }
     }
+}
+
+/// Creates a key of an account, or of a member of an organisation.
+fn create_key(
+    context: &CommandContext<'_>,
+    account: &str,
+    name: &str,
+    member: Option<&str>,
+    settings: &KeyArgs,
+) -> anyhow::Result<()> {
+    let keys = context.accounts.api_keys();
+    let account = find(context, account)?;
+    let member = member.map(|member| find(context, member)).transpose()?;
+    let member = member.as_ref().map(|member| member.id.as_str());
+    settings.check(context.settings)?;
+    let mut set = KeySettings::default();
+    settings.apply(&mut set, context.now_ms);
+    let mut what = json!({"name": name, "settings": set});
+    if let Some(member) = member {
+        what["person"] = json!(member);
+    }
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let new = acting.record_then_run("key.create", &account.id, &what, || {
+        let holder = KeyHolder {
+            account: &account.id,
+            member,
+        };
+        keys.create_key_of(holder, name, &set, context.now_ms)
+    });
+    print_new_key(context, &new.context("cannot create a key")?)
 }
 
 /// All keys of an account, newest first.

@@ -58,6 +58,9 @@ const ELSEWHERE: [(&str, &str); 26] = [
     ),
 ];
 
+/// The body of a request to a path.
+type BodyOfPath = fn(&str) -> String;
+
 /// A request and the row that answers it.
 struct Case {
     row: &'static str,
@@ -295,7 +298,7 @@ fn a_client_that_waits_for_100_continue_gets_every_failure_of_the_table() {
     for (row, key) in keys {
         cases.extend(Case::on_all(row, key, plain));
     }
-    let bodies: [(_, fn(&str) -> String); 3] = [
+    let bodies: [(_, BodyOfPath); 3] = [
         ("InvalidRequest", |_| "nonsense".to_owned()),
         ("ModelNotFound", |_| json!({"model": "none"}).to_string()),
         ("UnpricedFeature", |path| {

@@ -35,8 +35,11 @@ fn budgeted(request: &str, limit: &str) -> HoldRequest {
     }
 }
 
+/// Makes a request with an id, of a payer with a spend limit.
+type MakeRequest = fn(&str, &str) -> HoldRequest;
+
 /// How a request is made for each owner of a spend limit.
-const SPENDERS: [(Spender, fn(&str, &str) -> HoldRequest); 2] = [
+const SPENDERS: [(Spender, MakeRequest); 2] = [
     (Spender::Key, |request, limit| {
         within(request, spending(limit))
     }),

@@ -105,7 +105,6 @@ pub async fn prepare(
         .map_err(|refused| {
             refusal_failure(operation.surface, &refused, settings, Some((&quote, true)))
         })?;
-    let vendor_call = vendor_call(gateway, endpoint, model);
     let model = Arc::clone(model);
     let summary = RequestSummary::default();
     let turn = unremembered_turn(gateway, &principal.account_id, &summary, &model);
@@ -119,8 +118,8 @@ pub async fn prepare(
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
         authenticated,
         settings: Arc::clone(settings),
+        vendor_call: vendor_call(gateway, endpoint, &model),
         model,
-        vendor_call,
         attempts: AttemptHistory::default(),
         attempt: None,
         hold: Some(hold),
