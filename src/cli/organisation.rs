@@ -35,6 +35,27 @@ pub enum OrganisationCommand {
     /// Add, remove or change a member.
     #[command(subcommand)]
     Member(MemberCommand),
+    /// Claim a domain: who proves to have a mailbox of it becomes a member.
+    #[command(subcommand)]
+    Domain(DomainCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DomainCommand {
+    /// Claim a domain for an organisation.
+    Add {
+        /// Account id of the organisation.
+        organisation: String,
+        /// Domain, such as example.com.
+        domain: String,
+    },
+    /// Release a domain. Its members stay.
+    Remove {
+        /// Account id of the organisation.
+        organisation: String,
+        /// Domain, such as example.com.
+        domain: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -115,6 +136,23 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
         }
         OrganisationCommand::Show { organisation } => {
             show(context, &find_organisation(context, &organisation)?)
+        }
+        OrganisationCommand::Domain(command) => {
+            let (organisation, domain, is_claimed) = match command {
+                DomainCommand::Add {
+                    organisation,
+                    domain,
+                } => (organisation, domain, true),
+                DomainCommand::Remove {
+                    organisation,
+                    domain,
+                } => (organisation, domain, false),
+            };
+            let organisation = find_organisation(context, &organisation)?;
+            acting
+                .set_domain(&organisation.id, &domain, is_claimed)
+                .with_context(|| format!("cannot change the claim to the domain {domain}"))?;
+            show(context, &organisation)
         }
         OrganisationCommand::Member(command) => {
             let (organisation, person, new, edit) = match command {
@@ -214,6 +252,7 @@ fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<
         }))
     };
     let mut value = document(organisation);
+    value["domains"] = json!(context.accounts.organisations().domains(&organisation.id)?);
     let members: anyhow::Result<Vec<_>> = members.iter().map(member).collect();
     value["members"] = members?.into();
     print(context.json, &value, &text)

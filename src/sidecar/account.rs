@@ -82,6 +82,8 @@ struct SignUpPage {
     providers: Vec<ProviderButton>,
     has_password: bool,
     fault: Option<String>,
+    /// Domains whose addresses may sign up, or empty.
+    domains: String,
     trial: Option<String>,
     min_chars: usize,
     max_chars: usize,
@@ -100,7 +102,7 @@ struct SignInPage {
 
 fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) -> SignUpPage {
     let settings = app.settings.load();
-    let signup = settings.signup;
+    let signup = &settings.signup;
     SignUpPage {
         frame: Frame {
             insecure: is_insecure(&settings.base_url),
@@ -114,7 +116,8 @@ fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) ->
         providers: provider_buttons(&settings.sign_in),
         has_password: settings.sign_in.password,
         fault,
-        trial: describe_trial(&signup),
+        domains: signup.domains.join(", "),
+        trial: describe_trial(signup),
         min_chars: PASSWORD_LEAST_CHARS,
         max_chars: PASSWORD_MOST_CHARS,
     }
@@ -184,7 +187,8 @@ async fn sign_up(
             return Ok(with_retry_after(page, seconds));
         }
     };
-    let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
+    let (accounts, billing) = (app.accounts.clone(), app.billing.clone());
+    let signup = settings.signup.clone();
     let (sent, code) = (email.clone(), invite.clone());
     let mail = settings.mail.as_ref();
     let verifies = mail.is_some_and(|mail| mail.verify_sign_ups);
@@ -303,6 +307,10 @@ pub fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String
         AccountError::NoInvite => (
             StatusCode::FORBIDDEN,
             "This invite code is unknown, used or expired. Ask the operator for a new one.".into(),
+        ),
+        AccountError::OtherDomain(domains) => (
+            StatusCode::FORBIDDEN,
+            format!("Only e-mail addresses of these domains can sign up: {domains}."),
         ),
         AccountError::TrialsSpent => {
             let text = "No trials are left today. Come back after midnight UTC.";

@@ -13,6 +13,7 @@
 mod account;
 mod audit;
 mod codes;
+mod domains;
 mod invites;
 mod keys;
 mod list;
@@ -67,6 +68,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             post(trial::extend),
         )
         .route("/dashboard/operator/accounts/{id}/keys", post(keys::create))
+        .route(
+            "/dashboard/operator/accounts/{id}/domains",
+            post(domains::set_domain),
+        )
         .route(
             "/dashboard/operator/accounts/{id}/role",
             post(people::set_role),

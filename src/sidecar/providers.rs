@@ -381,7 +381,8 @@ async fn open_account(
         }
     };
     let (accounts, billing) = (app.accounts.clone(), app.billing.clone());
-    let (signup, by) = (context.settings.signup, identity.to_actor(context.client()));
+    let signup = context.settings.signup.clone();
+    let by = identity.to_actor(context.client());
     let (new, code) = (identity.clone(), invite.to_owned());
     let open = move || {
         let ledger = billing.ledger();
@@ -391,7 +392,8 @@ async fn open_account(
         Ok(opened) => {
             // Gives the role of its groups.
             context.sign_in(identity).await?;
-            let had_one = opened.trial.is_none() && describe_trial(&signup).is_some();
+            let had_one =
+                opened.trial.is_none() && describe_trial(&context.settings.signup).is_some();
             let to = had_one.then_some("/dashboard?trial=had");
             Ok(Ok((opened.account, to)))
         }

@@ -4,8 +4,9 @@
 //! must not depend on HTTP.
 
 use super::limits::{
-    MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH,
-    MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS, MAX_MEMBERS, MAX_ORGANISATION_NAME_CHARS, MAX_OWNED,
+    MAX_CLAIMS, MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS,
+    MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS, MAX_MEMBERS,
+    MAX_ORGANISATION_NAME_CHARS, MAX_OWNED,
 };
 use super::password::{self, MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS};
 use config::MAX_RATE;
@@ -42,6 +43,8 @@ pub enum AccountError {
     BadRate,
     #[error("sign-up is closed")]
     SignUpClosed,
+    #[error("only addresses of these domains can sign up: {0}")]
+    OtherDomain(String),
     #[error("the invite code is unknown, used or expired")]
     NoInvite,
     #[error("no trials are left today: the next ones are available from 00:00 UTC")]
@@ -70,6 +73,12 @@ pub enum AccountError {
     AlreadyMember,
     #[error("this invitation is for another e-mail: sign in with that one")]
     OtherAddress,
+    #[error("this is not a domain: write what follows the @ of an address, such as example.com")]
+    BadDomain,
+    #[error("this domain is claimed already: `org show` of its organisation lists it")]
+    DomainTaken,
+    #[error("an organisation can claim at most {MAX_CLAIMS} domains")]
+    TooManyClaims,
     #[error("cannot read random numbers: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]

@@ -29,3 +29,5 @@ pub const MAX_ORGANISATION_NAME_CHARS: usize = 64;
 pub const MAX_OWNED: i64 = 20;
 /// Maximum number of members and open invitations of one organisation, together.
 pub const MAX_MEMBERS: i64 = 1_000;
+/// Maximum number of domains that one organisation claims.
+pub const MAX_CLAIMS: i64 = 100;

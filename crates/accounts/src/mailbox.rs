@@ -6,8 +6,7 @@
 //! receives the mail. This file must not change the e-mail of an existing account.
 
 use super::error::AccountError;
-use idna::AsciiDenyList;
-use idna::uts46::{DnsLength, Hyphens, Uts46};
+use config::canonical_domain;
 
 /// Maximum length of an e-mail address, and of its part before the @, in bytes (RFC 5321).
 const MAX_EMAIL_BYTES: usize = 254;
@@ -26,7 +25,7 @@ pub fn canonical_address(email: &str) -> Option<String> {
 /// Returns the form in which a new account's e-mail is stored, compared and used for mail.
 pub(crate) fn normalize_email(text: &str) -> Result<String, AccountError> {
     let (local, domain) = text.trim().split_once('@').ok_or(AccountError::BadEmail)?;
-    let domain = normalize_domain(domain).ok_or(AccountError::BadEmail)?;
+    let domain = canonical_domain(domain).ok_or(AccountError::BadEmail)?;
     let email = format!("{}@{domain}", local.to_ascii_lowercase());
     if !is_plain_local(local) || email.len() > MAX_EMAIL_BYTES {
         return Err(AccountError::BadEmail);
@@ -54,14 +53,6 @@ fn is_plain_local(local: &str) -> bool {
         && local
             .split('.')
             .all(|atom| !atom.is_empty() && atom.bytes().all(is_letter))
-}
-
-/// Returns a domain in lower case, with IDNA encoding for characters other than letters, digits and
-/// hyphens. `None` for invalid domains, such as one with a trailing dot.
-fn normalize_domain(domain: &str) -> Option<String> {
-    let (deny, hyphens) = (AsciiDenyList::STD3, Hyphens::CheckFirstLast);
-    let ascii = Uts46::new().to_ascii(domain.as_bytes(), deny, hyphens, DnsLength::Verify);
-    ascii.ok().map(Into::into)
 }
 
 #[cfg(test)]

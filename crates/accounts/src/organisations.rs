@@ -20,6 +20,7 @@ use crate::db::audit::NewAuditLine;
 pub use crate::db::organisations::{Member, MemberEdit, Membership};
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
+use config::canonical_domain;
 use ledger::StoreError;
 use serde_json::json;
 
@@ -104,6 +105,14 @@ impl Organisations<'_> {
     pub fn invites(&self, account: &str, now_ms: i64) -> Result<Vec<MemberInvite>, StoreError> {
         let rows = self.0.db.organisations().invites(account, now_ms)?;
         Ok(rows.into_iter().map(MemberInvite::from).collect())
+    }
+
+    /// Returns the domains that an organisation (by id) has claimed.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn domains(&self, account: &str) -> Result<Vec<String>, StoreError> {
+        self.0.db.organisations().domains(account)
     }
 
     /// Returns the open invitation with this token; `None` if it is unknown, used, revoked or
@@ -265,6 +274,33 @@ impl AuditedAccounts<'_> {
         check(outcome, AccountError::TooManyMembers)
     }
 
+    /// Enters for an operator that an organisation claims a domain, or with `is_claimed` unset that
+    /// it does not any more. Who proves a mailbox of the domain from now on becomes a member.
+    ///
+    /// # Errors
+    /// Returns an error if the domain is not valid or claimed already, if there is no such
+    /// organisation or claim, if the organisation has too many, or if the database fails.
+    pub fn set_domain(
+        &self,
+        account: &str,
+        domain: &str,
+        is_claimed: bool,
+    ) -> Result<(), AccountError> {
+        let domain = canonical_domain(domain.trim()).ok_or(AccountError::BadDomain)?;
+        let what = json!({"domain": domain});
+        let act = match is_claimed {
+            true => "organisation.claim",
+            false => "organisation.release",
+        };
+        let change = AuditChange::new(act, account, &what);
+        let (rows, entry) = (self.accounts.db.organisations(), self.audit_entry(&change));
+        let outcome = match is_claimed {
+            true => rows.claim(account, &domain, &entry)?,
+            false => rows.release(account, &domain, &entry)?,
+        };
+        check(outcome, AccountError::TooManyClaims)
+    }
+
     /// Makes the actor a member by the invitation with this token, and uses it up.
     ///
     /// # Errors
@@ -302,5 +338,6 @@ fn check(outcome: MemberOutcome, limit: AccountError) -> Result<(), AccountError
         MemberOutcome::AlreadyMember => AccountError::AlreadyMember,
         MemberOutcome::LimitReached => limit,
         MemberOutcome::OtherAddress => AccountError::OtherAddress,
+        MemberOutcome::DomainTaken => AccountError::DomainTaken,
     })
 }

@@ -218,6 +218,9 @@ fn sign_up_with(
         SignupMode::Open => None,
         SignupMode::Invite => Some(invite::hash_code(form.invite)),
     };
+    if !signup.admits(&mailbox::normalize_email(form.email)?) {
+        return Err(AccountError::OtherDomain(signup.domains.join(", ")));
+    }
     let budget = signup.trial_budget_per_day;
     let terms = SignUpTerms {
         invite: invite.as_ref(),

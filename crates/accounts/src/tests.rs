@@ -254,6 +254,34 @@ fn a_mailbox_has_one_trial_also_under_another_spelling() {
 }
 
 #[test]
+fn only_addresses_of_the_domains_sign_up() {
+    let (folder, accounts) = world();
+    let ledger = Ledger::open(folder.path()).unwrap();
+    let signup = SignupSettings {
+        domains: ["example.com".to_owned(), "xn--bcher-kva.example".to_owned()].into(),
+        trial_budget_per_day: Micro::ZERO,
+        ..giving_trials()
+    };
+    for (email, may) in [
+        ("ann@example.com", true),
+        ("bob@EXAMPLE.com", true),
+        ("eve@b\u{fc}cher.example", true),
+        ("ann@sub.example.com", false),
+        ("ann@notexample.com", false),
+        ("ann@example.com.example", false),
+    ] {
+        let opened = sign_up(&accounts, &ledger, &signup, &stranger(email), NOW);
+        let is_refused = matches!(&opened, Err(AccountError::OtherDomain(domains))
+            if domains == "example.com, xn--bcher-kva.example");
+        assert_eq!(
+            (opened.is_ok(), is_refused),
+            (may, !may),
+            "{email}: {opened:?}"
+        );
+    }
+}
+
+#[test]
 fn no_way_to_set_a_password_accepts_the_account_s_own_e_mail() {
     let (_folder, accounts) = world();
     let email = "long.name@example.com";
@@ -334,6 +362,7 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
         trial_ms: HOUR,
         trial_budget_per_day: Micro::ZERO,
         one_account_per_mailbox: false,
+        domains: Default::default(),
     };
     sign_up(&accounts, &ledger, &signup, &stranger("b@example.com"), NOW).unwrap();
     assert!(accounts.directory().without_grant().unwrap().is_empty());
@@ -1009,6 +1038,7 @@ fn giving_trials() -> SignupSettings {
         trial_ms: HOUR,
         trial_budget_per_day: Micro::new(300),
         one_account_per_mailbox: false,
+        domains: Default::default(),
     }
 }
 

@@ -509,6 +509,9 @@ pub struct Signup {
     /// Refuse a sign-up whose e-mail address is another spelling of an existing account's mailbox
     /// (dots and +tags of Gmail).
     pub one_account_per_mailbox: bool,
+    /// Domains whose e-mail addresses may sign up, such as `example.com`, up to 256; a subdomain is
+    /// another domain. Empty (default): all.
+    pub domains: Vec<String>,
 }
 
 impl Default for Signup {
@@ -519,6 +522,7 @@ impl Default for Signup {
             trial_days: Decimal("7".into()),
             trial_budget_per_day: Decimal("0".into()),
             one_account_per_mailbox: false,
+            domains: Vec::new(),
         }
     }
 }

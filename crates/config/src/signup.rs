@@ -1,10 +1,15 @@
 //! Reads the `signup` section, which controls sign-ups and the trial credits of new accounts.
 
+use super::domain::{canonical_domain, domain_of};
 use super::raw::{self, SignupMode};
 use super::validator::ConfigValidator;
 use credits::money::Micro;
+use std::sync::Arc;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Maximum number of domains that may sign up.
+const MAX_DOMAINS: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignupSettings {
     pub mode: SignupMode,
     pub trial_credits: Micro,
@@ -13,6 +18,16 @@ pub struct SignupSettings {
     /// Maximum amount of trial credits per day. 0 means no limit.
     pub trial_budget_per_day: Micro,
     pub one_account_per_mailbox: bool,
+    /// Domains whose addresses may sign up, in canonical form; empty: all.
+    pub domains: Arc<[String]>,
+}
+
+impl SignupSettings {
+    /// Returns whether a canonical address may sign up.
+    pub fn admits(&self, email: &str) -> bool {
+        let domain = domain_of(email);
+        self.domains.is_empty() || self.domains.iter().any(|one| one == domain)
+    }
 }
 
 impl ConfigValidator {
@@ -35,12 +50,30 @@ impl ConfigValidator {
             );
         }
         let one_account_per_mailbox = signup.one_account_per_mailbox;
+        let mut domains = Vec::new();
+        for (index, text) in signup.domains.iter().enumerate() {
+            match canonical_domain(text) {
+                Some(domain) => domains.push(domain),
+                None => self.add_fault(
+                    format!("signup.domains[{index}]"),
+                    "is not a domain: write what follows the @ of an address, such as example.com",
+                ),
+            }
+        }
+        if domains.len() > MAX_DOMAINS {
+            let fault = format!(
+                "has {} domains, at most {MAX_DOMAINS} are possible",
+                domains.len()
+            );
+            self.add_fault("signup.domains", &fault);
+        }
         Some(SignupSettings {
             mode: signup.mode,
             trial_credits,
             trial_ms,
             trial_budget_per_day,
             one_account_per_mailbox,
+            domains: domains.into(),
         })
     }
 }

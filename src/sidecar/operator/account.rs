@@ -144,6 +144,9 @@ pub struct OperatorAccountPage {
     pub key_fault: Option<String>,
     pub refund: RefundForm,
     pub role_fault: Option<String>,
+    /// Domains that the organisation claims.
+    domains: Vec<String>,
+    pub domain_fault: Option<String>,
     pub delete_fault: Option<String>,
     /// Reason for which suspending or resuming the account failed.
     pub status_fault: Option<String>,
@@ -238,6 +241,8 @@ pub fn page(
         key_fault: None,
         refund: RefundForm::default(),
         role_fault: None,
+        domains: app.accounts.organisations().domains(&account.id)?,
+        domain_fault: None,
         delete_fault: None,
         status_fault: None,
         new_link: None,

@@ -45,7 +45,7 @@ struct NewAccountPage {
 }
 
 fn page(app: &SidecarState, user: &CurrentUser) -> NewAccountPage {
-    let signup = app.settings.load().signup;
+    let signup = app.settings.load().signup.clone();
     let has_trial = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     NewAccountPage {
         frame: Frame::new("New account", user),

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 47] = [
+pub const ACTS: [(&str, &str); 49] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -58,6 +58,8 @@ pub const ACTS: [(&str, &str); 47] = [
     ("organisation.join", "Member joined"),
     ("organisation.role", "Role of a member changed"),
     ("organisation.budget", "Budget of a member changed"),
+    ("organisation.claim", "Domain claimed"),
+    ("organisation.release", "Domain released"),
     ("organisation.remove", "Member removed"),
     ("invite.create", "Invitations created"),
     ("invite.withdraw", "Invitation revoked"),
@@ -351,7 +353,18 @@ impl Line<'_> {
             "add" => format!("added {person} to {organisation} as {role}"),
             "invite" => format!("invited {person} to {organisation} as {role}"),
             "revoke" => format!("revoked the invitation of {person} to {organisation}"),
-            "join" => format!("joined {organisation} as {role}"),
+            "join" => match self.after["domain"].as_str() {
+                Some(domain) => format!("joined {organisation} as {role}, by the domain {domain}"),
+                None => format!("joined {organisation} as {role}"),
+            },
+            "claim" => format!(
+                "claimed the domain {} for {organisation}",
+                self.word("domain")
+            ),
+            "release" => format!(
+                "released the domain {} of {organisation}",
+                self.word("domain")
+            ),
             "role" => {
                 let before = self.before["role"].as_str().unwrap_or_default();
                 format!("changed the role of {person} in {organisation} from {before} to {role}")

@@ -731,3 +731,18 @@ async fn without_organisations_each_session_shows_the_own_account() {
     let keys = company.world.accounts.api_keys();
     assert!(keys.authenticate(&key.key, now_ms()).is_ok());
 }
+
+#[tokio::test]
+async fn only_addresses_of_the_named_domains_sign_up() {
+    let domains = "signup: {domains: [example.com, \"B\u{fc}cher.example\"], ";
+    let world = world(&[("signup: {", domains)]).await;
+    let text =
+        "Only e-mail addresses of these domains can sign up: example.com, xn--bcher-kva.example.";
+    let page = world.get("/dashboard/sign-up", "").await;
+    assert!(page.body.contains(text), "{}", page.body);
+    let form = format!("email=ann@sub.example.com&password={PASSWORD}");
+    let refused = world.post("/dashboard/sign-up", "", &form).await;
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.body.matches(text).count(), 2, "{}", refused.body);
+    world.sign_up("ann@example.com").await;
+}

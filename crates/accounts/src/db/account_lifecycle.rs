@@ -93,6 +93,7 @@ impl AccountRows<'_> {
             )?;
             if let Some(identity) = &terms.identity {
                 identities::insert(transaction, &row.id, identity, row.created_at_ms)?;
+                organisations::join_by_domain(transaction, &row.id, row.created_at_ms)?;
             }
             if let Some(hash) = terms.invite {
                 transaction.execute(

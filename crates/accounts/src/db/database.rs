@@ -34,10 +34,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("016_organisations.sql"),
     include_str!("017_budgets.sql"),
     include_str!("018_payment_mail.sql"),
+    include_str!("019_domains.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 24] = [
+const COPIED_TABLES: [&str; 25] = [
     "account",
     "api_key",
     "change",
@@ -62,6 +63,7 @@ const COPIED_TABLES: [&str; 24] = [
     "method_removal",
     "membership",
     "member_invite",
+    "domain_claim",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -6,6 +6,7 @@
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
+use super::organisations::join_by_domain;
 use super::rows::{IS_ACTIVE, first_column};
 use super::views::LinkRows;
 use super::webhooks;
@@ -165,7 +166,8 @@ impl LinkRows<'_> {
     }
 }
 
-/// Records that mail reaches the account holder, and deletes the account's verification links.
+/// Records that mail reaches the account holder, who joins the organisation that claimed the
+/// domain, and deletes the account's verification links.
 pub(crate) fn verify_email(
     transaction: &Transaction<'_>,
     account: &str,
@@ -175,10 +177,13 @@ pub(crate) fn verify_email(
         "DELETE FROM one_time_link WHERE account = ?1 AND purpose = 'verify'",
         [account],
     )?;
-    transaction.execute(
-        "UPDATE account SET verified_at_ms = ifnull(verified_at_ms, ?2) WHERE id = ?1",
+    let is_first = transaction.execute(
+        "UPDATE account SET verified_at_ms = ?2 WHERE id = ?1 AND verified_at_ms IS NULL",
         params![account, now_ms],
     )?;
+    if is_first > 0 {
+        join_by_domain(transaction, account, now_ms)?;
+    }
     transaction.execute(
         "UPDATE account SET granted_at_ms = NULL WHERE id = ?1 AND granted_at_ms = ?2",
         params![account, WAITS_AT_MS],

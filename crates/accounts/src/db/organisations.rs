@@ -6,7 +6,7 @@
 use super::audit::{self, AuditEntry, NewAuditLine};
 use super::rows::first_column;
 use super::views::OrganisationRows;
-use crate::limits::{MAX_MEMBERS, MAX_OWNED};
+use crate::limits::{MAX_CLAIMS, MAX_MEMBERS, MAX_OWNED};
 use crate::membership::{MemberAction, OrganisationRole};
 use credits::limits::SpendLimit;
 use ledger::StoreError;
@@ -72,6 +72,8 @@ pub enum MemberOutcome {
     LimitReached,
     /// The invitation is for another address.
     OtherAddress,
+    /// An organisation has claimed the domain.
+    DomainTaken,
 }
 
 /// What changes of a member.
@@ -411,6 +413,69 @@ impl OrganisationRows<'_> {
         })
     }
 
+    /// Returns the domains that an organisation has claimed.
+    pub fn domains(&self, account: &str) -> Result<Vec<String>, StoreError> {
+        self.0.read("list an organisation's domains", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT domain FROM domain_claim WHERE account = ?1 ORDER BY domain",
+                )?
+                .query_map([account], first_column)?
+                .collect()
+        })
+    }
+
+    /// Enters the claim of an organisation to a domain.
+    pub fn claim(
+        &self,
+        account: &str,
+        domain: &str,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("claim a domain", |transaction| {
+            if !is_organisation(transaction, account)? {
+                return Ok(MemberOutcome::NotFound);
+            }
+            let claims: i64 = transaction.query_row(
+                "SELECT count(*) FROM domain_claim WHERE account = ?1",
+                [account],
+                first_column,
+            )?;
+            if claims >= MAX_CLAIMS {
+                return Ok(MemberOutcome::LimitReached);
+            }
+            let rows = transaction.execute(
+                "INSERT OR IGNORE INTO domain_claim(domain, account, claimed_at_ms) VALUES(?1, ?2, ?3)",
+                params![domain, account, act.at_ms],
+            )?;
+            if rows == 0 {
+                return Ok(MemberOutcome::DomainTaken);
+            }
+            audit::append(transaction, act)?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
+    /// Ends the claim of an organisation to a domain. Its members stay.
+    pub fn release(
+        &self,
+        account: &str,
+        domain: &str,
+        act: &AuditEntry<'_>,
+    ) -> Result<MemberOutcome, StoreError> {
+        self.0.write("release a domain", |transaction| {
+            let rows = transaction.execute(
+                "DELETE FROM domain_claim WHERE account = ?1 AND domain = ?2",
+                [account, domain],
+            )?;
+            if rows == 0 {
+                return Ok(MemberOutcome::NotFound);
+            }
+            audit::append(transaction, act)?;
+            Ok(MemberOutcome::Done)
+        })
+    }
+
     /// Sets the account that a session shows: an organisation of its person, or with `None` the
     /// person's own account. Returns false if the person is no member.
     pub fn show(&self, session: &[u8; 32], account: Option<&str>) -> Result<bool, StoreError> {
@@ -423,6 +488,46 @@ impl OrganisationRows<'_> {
             Ok(rows == 1)
         })
     }
+}
+
+/// Makes a person whose mailbox was just proven a member of the organisation that claimed its
+/// domain, if it has room.
+pub(crate) fn join_by_domain(
+    transaction: &Transaction<'_>,
+    person: &str,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    let found: Option<(String, String)> = transaction
+        .query_row(
+            "SELECT c.account, c.domain FROM account p
+             JOIN domain_claim c ON c.domain = substr(p.email, instr(p.email, '@') + 1)
+             WHERE p.id = ?1",
+            [person],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    let Some((account, domain)) = found else {
+        return Ok(());
+    };
+    if role_of(transaction, &account, person)?.is_some() {
+        return Ok(());
+    }
+    if is_full(transaction, &account, now_ms)? {
+        log::warn!("{person} does not join {account} by the domain {domain}: it has no room");
+        return Ok(());
+    }
+    let role = OrganisationRole::Member;
+    insert_member(transaction, &account, person, role, now_ms)?;
+    let line = NewAuditLine {
+        at_ms: now_ms,
+        actor: person.to_owned(),
+        address: "verified e-mail".to_owned(),
+        act: "organisation.join",
+        object: account,
+        before: String::new(),
+        after: json!({"person": person, "role": role.name(), "domain": domain}).to_string(),
+    };
+    audit::append(transaction, &line.as_entry())
 }
 
 /// Returns whether an organisation would have no owner without the person.
@@ -463,6 +568,7 @@ pub(crate) fn end_memberships(
         "DELETE FROM membership WHERE person = ?1 OR account = ?1",
         [account],
     )?;
+    transaction.execute("DELETE FROM domain_claim WHERE account = ?1", [account])?;
     transaction
         .execute(
             "DELETE FROM member_invite WHERE account = ?1 OR invited_by = ?1",

@@ -693,3 +693,64 @@ fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
     assert_eq!(budget.as_deref(), Some("7/total"));
     assert!(rev > before, "edges hear of it");
 }
+
+#[test]
+fn who_proves_a_mailbox_of_a_claimed_domain_becomes_a_member() {
+    let world = world();
+    let operator = by("uid 0");
+    let claim = |account: &str, domain: &str, is_claimed| {
+        let acting = world.accounts.with_actor(&operator, NOW);
+        acting.set_domain(account, domain, is_claimed)
+    };
+    let other = world
+        .accounts
+        .with_actor(&operator, NOW)
+        .create_organisation("Other", &world.owner);
+    let other = other.unwrap().id;
+    claim(&world.organisation, " B\u{fc}cher.Example ", true).unwrap();
+    let domains = |account: &str| world.accounts.organisations().domains(account).unwrap();
+    assert_eq!(domains(&world.organisation), ["xn--bcher-kva.example"]);
+    for (account, domain, is_claimed, expected) in [
+        (&*other, "b\u{fc}cher.example", true, "DomainTaken"),
+        (&*other, "xn--bcher-kva.example", true, "DomainTaken"),
+        (
+            &*world.organisation,
+            "xn--bcher-kva.example",
+            true,
+            "DomainTaken",
+        ),
+        (&*other, "xn--bcher-kva.example", false, "NoMember"),
+        (&*other, "ann@example.com", true, "BadDomain"),
+        (&*other, "example..com", true, "BadDomain"),
+        (&*world.owner, "example.org", true, "NoMember"),
+    ] {
+        let refused = claim(account, domain, is_claimed).unwrap_err();
+        assert_eq!(format!("{refused:?}"), expected, "{domain}");
+    }
+    let prove = |person: &str| {
+        let links = world.accounts.one_time_links();
+        let link = links
+            .create_own_link(person, LinkPurpose::Verify, NOW)
+            .unwrap();
+        assert!(links.verify_email_by_link(&link.token, NOW).unwrap());
+    };
+    let emails = || {
+        let roles = world.roles().into_iter();
+        roles.map(|(email, _)| email).collect::<Vec<_>>()
+    };
+    let ann = open(&world.accounts, "ann@b\u{fc}cher.example");
+    let bob = open(&world.accounts, "bob@sub.b\u{fc}cher.example");
+    assert_eq!(emails(), ["owner@example.com"], "not before it is proven");
+    for person in [&ann, &bob] {
+        prove(person);
+    }
+    assert_eq!(emails(), ["ann@xn--bcher-kva.example", "owner@example.com"]);
+    assert_eq!(world.roles()[0].1, OrganisationRole::Member);
+    world.change(&world.owner, &ann, None).unwrap();
+    prove(&ann);
+    assert_eq!(emails(), ["owner@example.com"], "who was removed stays so");
+    claim(&world.organisation, "xn--bcher-kva.example", false).unwrap();
+    let eve = open(&world.accounts, "eve@b\u{fc}cher.example");
+    prove(&eve);
+    assert_eq!(emails(), ["owner@example.com"]);
+}

@@ -41,6 +41,11 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/operator/accounts/{id}/domains",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
         "/dashboard/operator/accounts/{id}/role",
         [303, 404, 404, 403, 404],
     ),

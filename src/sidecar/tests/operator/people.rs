@@ -159,3 +159,35 @@ async fn a_running_trial_is_extended_and_the_audit_of_the_ledger_agrees() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     assert_eq!(root.acts(), ["account.extend-trial"]);
 }
+
+#[tokio::test]
+async fn an_operator_enters_the_domains_that_an_organisation_claims() {
+    let root = root().await;
+    let by = Actor {
+        actor: "uid 0".into(),
+        address: String::new(),
+    };
+    let acting = root.world.accounts.with_actor(&by, now_ms());
+    let created = acting.create_organisation("Acme", &root.account).unwrap();
+    let ledger = root.world.billing.ledger();
+    accounts::complete_sign_ups(&root.world.accounts, ledger, now_ms()).unwrap();
+    let path = format!("/dashboard/operator/accounts/{}/domains", created.id);
+    let domains = || {
+        let organisations = root.world.accounts.organisations();
+        organisations.domains(&created.id).unwrap().join(" ")
+    };
+    for (typed, status, expected) in [
+        ("act=claim&domain=Example.ORG", 303, "example.org"),
+        ("act=claim&domain=example.org", 409, "example.org"),
+        ("act=claim&domain=a@example.net", 422, "example.org"),
+        ("act=release&domain=example.net", 404, "example.org"),
+        ("act=release&domain=example.org", 303, ""),
+    ] {
+        let response = root.post(&path, typed).await;
+        assert_eq!(response.status, status, "{typed}: {}", response.body);
+        assert_eq!(domains(), expected, "{typed}");
+    }
+    let own = root.path("domains");
+    let person = root.post(&own, "act=claim&domain=example.org").await;
+    assert_eq!(person.status, 404, "a person's account");
+}
