@@ -83,6 +83,19 @@ impl World {
         )
     }
 
+    /// An operator removes a member, whose keys another one gets.
+    fn remove_and_hand_over(&self, person: &str, to: &str) {
+        let operator = by("uid 0");
+        let removed = self.accounts.with_actor(&operator, NOW).change_member(
+            MemberAuthority::Operator,
+            &self.organisation,
+            person,
+            MemberEdit::Remove,
+            Some(to),
+        );
+        removed.unwrap();
+    }
+
     fn invite(
         &self,
         actor: &str,
@@ -399,18 +412,7 @@ fn keys_end_with_the_membership_or_are_handed_over() {
         .create_playground_key(holder, &session, five, NOW)
         .unwrap();
     let kept = world.key(&ann).unwrap();
-    let operator = by("uid 0");
-    world
-        .accounts
-        .with_actor(&operator, NOW)
-        .change_member(
-            MemberAuthority::Operator,
-            &world.organisation,
-            &ann,
-            MemberEdit::Remove,
-            Some(&world.owner),
-        )
-        .unwrap();
+    world.remove_and_hand_over(&ann, &world.owner);
     assert!(world.works(&kept) && world.works(&mine));
     let (_, key) = keys
         .key(Some(&world.organisation), &kept.key_id)
@@ -676,18 +678,7 @@ fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
     let (_, budget, before) = of(&first);
     assert_eq!(budget.as_deref(), Some("5/day"), "a role leaves it");
     set(&admin, &bob, "7/total").unwrap();
-    let operator = by("uid 0");
-    world
-        .accounts
-        .with_actor(&operator, NOW)
-        .change_member(
-            MemberAuthority::Operator,
-            &world.organisation,
-            &ann,
-            MemberEdit::Remove,
-            Some(&bob),
-        )
-        .unwrap();
+    world.remove_and_hand_over(&ann, &bob);
     let (id, budget, rev) = of(&first);
     assert_eq!(id, membership_id(&world.organisation, &bob));
     assert_eq!(budget.as_deref(), Some("7/total"));
