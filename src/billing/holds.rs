@@ -36,6 +36,8 @@ use tokio::runtime::Handle;
 const SHARDS: usize = 64;
 /// Number of attempts to lock a shard before somebody counts as waiting for the disk with its lock.
 const MAX_LOCK_ATTEMPTS: u32 = 1_000;
+/// Number of attempts between which the holder of the lock may have this thread's processor.
+const ATTEMPTS_PER_YIELD: u32 = 50;
 
 /// The holds of all accounts that this process has served.
 pub struct HoldRegistry {
@@ -205,13 +207,18 @@ impl HoldRegistry {
     }
 
     /// Locks the account's shard, or returns `None` if somebody holds the lock for longer than a
-    /// few microseconds.
+    /// few microseconds of their own time.
     fn try_lock_shard(&self, account: &str) -> Option<MutexGuard<'_, Shard>> {
         let (shard, ended) = &self.shards[self.shard_index(account)];
-        for _ in 0..MAX_LOCK_ATTEMPTS {
+        for attempt in 1..=MAX_LOCK_ATTEMPTS {
             let mut shard = match shard.try_lock() {
                 Ok(shard) => shard,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // The holder may wait for a processor, not for the disk.
+                Err(TryLockError::WouldBlock) if attempt.is_multiple_of(ATTEMPTS_PER_YIELD) => {
+                    std::thread::yield_now();
+                    continue;
+                }
                 Err(TryLockError::WouldBlock) => {
                     std::hint::spin_loop();
                     continue;
