@@ -8,8 +8,8 @@ use super::database_logs;
 use super::listening_sockets::bind;
 use super::private_listeners::guard_admin;
 use super::reload::ConfigReloader;
-use super::signals::{StartupSignals, TerminationSignals, listen_before_serving};
-use super::standby::{self, LeaseRenewal};
+use super::signals::{StartupSignals, TerminationSignals};
+use super::standby::{self, HolderWait, LeaseRenewal};
 use super::upkeep;
 use crate::billing::Billing;
 use crate::edge::{descriptors, panics};
@@ -61,18 +61,23 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     );
     let data_dir = settings.data_dir.clone();
     upkeep::start_database_logs(&data_dir)?;
-    if let Some(home) = &home
-        && !standby::wait_until_holder(
+    let waited = home.as_ref().map(|home| {
+        standby::wait_until_holder(
             &settings,
             home,
             &runtime,
             (&listeners.0, &listeners.1),
             &mut startup_signals,
-        )?
-    {
-        database_logs::write_back(&data_dir);
-        return Ok(());
-    }
+        )
+    });
+    let end = match waited.transpose()? {
+        Some(HolderWait::Signalled) => {
+            database_logs::write_back(&data_dir);
+            return Ok(());
+        }
+        Some(HolderWait::Holds(end)) => Some(end),
+        None => None,
+    };
     METRICS.ledger_held.set(1);
     let home = home.as_ref();
     let accounts = Accounts::open_with_home(&settings.data_dir, home)?
@@ -82,9 +87,8 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         shared_balances(Some(address.clone())),
         home,
     )?;
-    // From here on a signal must find the end that closes the files and gives the lease back.
-    let end = listen_before_serving(TerminationSignals::listen);
-    let end = end.context("cannot listen for signals")?;
+    // From here on a signal must find the end that closes the files.
+    let end = end.map_or_else(TerminationSignals::listen, Ok)?;
     let (superseded, is_superseded) = watch::channel(None);
     let renewal = renew_lease(home, &billing, superseded)?;
     billing.upkeep().set_archive(settings.ledger.archive());

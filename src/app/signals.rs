@@ -41,20 +41,18 @@ impl StartupSignals {
                 hup: signal(SignalKind::hangup())?,
             })
         };
-        listen_before_serving(listen).context("cannot listen for signals")
+        listen_before_serving(listen)
     }
 }
 
 /// Listens for signals before a runtime exists. The runtime that polls the streams later receives
 /// the queued signals.
-pub(super) fn listen_before_serving<T>(
-    listen: impl FnOnce() -> std::io::Result<T>,
-) -> std::io::Result<T> {
+fn listen_before_serving<T>(listen: impl FnOnce() -> std::io::Result<T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let _inside = runtime.enter();
-    listen()
+    listen().context("cannot listen for signals")
 }
 
 /// The signals that end a process: SIGTERM and SIGINT.
@@ -64,15 +62,18 @@ pub struct TerminationSignals {
 }
 
 impl TerminationSignals {
-    /// Begins to listen for the signals.
+    /// Begins to queue the signals, which no longer end the process by themselves.
     ///
     /// # Errors
     /// Returns an error if the signal handlers cannot be installed.
-    pub fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-        })
+    pub fn listen() -> anyhow::Result<Self> {
+        let listen = || {
+            Ok(Self {
+                term: signal(SignalKind::terminate())?,
+                int: signal(SignalKind::interrupt())?,
+            })
+        };
+        listen_before_serving(listen)
     }
 
     /// Returns on SIGTERM or SIGINT.
@@ -96,8 +97,7 @@ impl SignalHandler {
     /// before the process serves, because the first requests may be running when Pingora begins to
     /// wait for signals.
     pub fn new(handle: ServerHandle, startup_signals: StartupSignals) -> Self {
-        let end = listen_before_serving(TerminationSignals::listen)
-            .inspect_err(|error| log::error!("cannot listen for signals: {error}"));
+        let end = TerminationSignals::listen().inspect_err(|error| log::error!("{error:#}"));
         Self {
             handle,
             signals: Mutex::new(end.ok().map(|end| (startup_signals, end))),

@@ -8,7 +8,6 @@ use super::private_listeners::guard_admin;
 use super::signals::{StartupSignals, TerminationSignals};
 use crate::replica;
 use accounts::db::AppDb;
-use anyhow::Context as _;
 use axum::http::StatusCode;
 use axum::routing::get;
 use base::telemetry::METRICS;
@@ -77,8 +76,16 @@ impl StandbyStatus {
     }
 }
 
-/// Waits until this sidecar holds the ledger. It answers on both listeners meanwhile. Returns false
-/// if a signal ended the wait.
+/// How the wait for the ledger ended.
+pub enum HolderWait {
+    /// This sidecar holds the ledger. SIGTERM and SIGINT have been queued since before it took the
+    /// lease, which only the end of the process gives back.
+    Holds(TerminationSignals),
+    /// A signal came before this sidecar took the lease.
+    Signalled,
+}
+
+/// Waits until this sidecar holds the ledger. It answers on both listeners meanwhile.
 ///
 /// # Errors
 /// Returns an error if the server must not be used, or if the copies cannot be opened.
@@ -88,27 +95,30 @@ pub fn wait_until_holder(
     runtime: &tokio::runtime::Runtime,
     listeners: (&std::net::TcpListener, &std::net::TcpListener),
     startup_signals: &mut StartupSignals,
-) -> anyhow::Result<bool> {
+) -> anyhow::Result<HolderWait> {
+    let mut end = TerminationSignals::listen()?;
     sqlite::create_dir(&settings.data_dir)?;
     let ledger = Ledger::open_with_home(&settings.data_dir, Some(home))?;
     let app = AppDb::open(&settings.data_dir, Some(home))?;
     let status = StandbyStatus::default();
     let (pages, admin) = (listeners.0.try_clone()?, listeners.1.try_clone()?);
     let copies = Arc::new((ledger, app));
-    runtime.block_on(async {
-        let mut end = TerminationSignals::listen().context("cannot listen for signals")?;
+    let holds = runtime.block_on(async {
         let forwarding = tokio::spawn(forward(TcpListener::from_std(pages)?, status.clone()));
         let names = Arc::clone(&settings.admin_names);
         let admin = TcpListener::from_std(admin)?;
         let admin = tokio::spawn(serve_status(admin, status.clone(), names));
         let waited = tokio::select! {
-            () = end.recv() => Ok(false),
-            waited = take_lease(home.clone(), copies, status) => waited.map(|()| true),
+            waited = take_lease(home.clone(), copies, status, &mut end) => waited,
             never = ignore_reload(startup_signals) => never,
         };
         forwarding.abort();
         admin.abort();
         waited
+    })?;
+    Ok(match holds {
+        true => HolderWait::Holds(end),
+        false => HolderWait::Signalled,
     })
 }
 
@@ -120,12 +130,14 @@ async fn ignore_reload(startup_signals: &mut StartupSignals) -> anyhow::Result<b
     }
 }
 
-/// Tries to take the lease until it succeeds.
+/// Tries to take the lease until it succeeds. Returns false if a signal ended the wait between two
+/// tries: a try cannot be stopped, and one that succeeds leaves the signal in the queue.
 async fn take_lease(
     home: PostgresHome,
     copies: Arc<(Ledger, AppDb)>,
     status: StandbyStatus,
-) -> anyhow::Result<()> {
+    end: &mut TerminationSignals,
+) -> anyhow::Result<bool> {
     let mut reported = Vec::new();
     loop {
         let (home, copies) = (home.clone(), Arc::clone(&copies));
@@ -147,7 +159,7 @@ async fn take_lease(
                 }
                 if let Some(epoch) = taken {
                     log::info!("holds the ledger in PostgreSQL, in epoch {epoch}");
-                    return Ok(());
+                    return Ok(true);
                 }
                 Status {
                     holder: holder.and_then(|address| address.parse().ok()),
@@ -172,7 +184,10 @@ async fn take_lease(
             log::info!("the sidecar at {holder} holds the ledger; this one is a standby");
         }
         status.set(now);
-        tokio::time::sleep(STANDBY_INTERVAL).await;
+        let signalled = tokio::time::timeout(STANDBY_INTERVAL, end.recv()).await;
+        if signalled.is_ok() {
+            return Ok(false);
+        }
     }
 }
 

@@ -192,6 +192,42 @@ fn a_holder_that_stops_gives_the_ledger_to_the_standby_at_once() {
 }
 
 #[test]
+fn a_sidecar_that_is_told_to_end_while_it_takes_the_lease_does_not_keep_it() {
+    let (postgres, redis) = (PostgresServer::start(), Server::start());
+    postgres.create_database("gateway");
+    let stores = format!(
+        "store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}\n\
+         ledger: {{kind: postgres, url: \"postgres://gateway@127.0.0.1:{}/gateway?sslmode=disable\", require_standby: false}}",
+        redis.port, postgres.port
+    );
+    let plan = Plan::default().role("sidecar");
+    let mut sidecar = plan.edit("store: {kind: embedded}", &stores).start();
+    sidecar.signal("TERM");
+    assert_eq!(sidecar.wait_end(SOON), 0);
+    let count = |of: &str| postgres.psql("gateway", &format!("SELECT count(*) FROM {of}"));
+    std::thread::scope(|scope| {
+        let lock = "BEGIN; LOCK TABLE model_gateway.holding; SELECT pg_sleep(60)";
+        scope.spawn(|| postgres.try_psql("gateway", lock));
+        wait_for("the lock", SOON, || {
+            (count("pg_stat_activity WHERE wait_event = 'PgSleep'") == "1").then_some(())
+        });
+        sidecar.begin_gateway(None);
+        wait_for("the sidecar to wait for its lease", SOON, || {
+            (count("pg_locks WHERE NOT granted") == "1").then_some(())
+        });
+        sidecar.signal("TERM");
+        let unlock = "pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        postgres.psql("gateway", &format!("SELECT {unlock}"));
+    });
+    assert_eq!(sidecar.wait_end(SOON), 0, "{}", sidecar.log());
+    assert_eq!(
+        count("model_gateway.holding WHERE lease_until > now()"),
+        "0"
+    );
+    sidecar.forget();
+}
+
+#[test]
 fn a_server_that_is_killed_and_replaced_by_its_standby_loses_nothing() {
     let mut all = Installation::new();
     let account = all.fleet.funded(crash::FUNDS);
