@@ -25,11 +25,8 @@ fn panics(world: &World) -> String {
     line.rsplit(' ').next().unwrap().to_owned()
 }
 
-/// A gateway that panics once, at `point`.
-fn panicking(point: &str) -> World {
-    Plan::default()
-        .environment("GW_FAIL", format!("panic@{point}"))
-        .start()
+fn panicking(fail: &str) -> World {
+    Plan::default().environment("GW_FAIL", fail).start()
 }
 
 fn ask(world: &World, surface: Surface, key: &str, streams: bool) -> Answer {
@@ -46,10 +43,10 @@ fn ask(world: &World, surface: Surface, key: &str, streams: bool) -> Answer {
 #[test]
 fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
     for (point, streams) in POINTS {
-        for surface in BOTH {
-            let world = panicking(point);
-            let account = world.account();
-            assert_eq!(panics(&world), "0");
+        let world = panicking(&format!("panics@{point}:{}", BOTH.len()));
+        let account = world.account();
+        for (surface, before) in BOTH.into_iter().zip(0..) {
+            assert_eq!(panics(&world), before.to_string());
             let failed = ask(&world, surface, &account.key, streams);
             if streams {
                 assert_eq!(failed.status, 200, "{point}: {}", failed.text());
@@ -71,9 +68,13 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
                 .lines()
                 .filter(|line| line.contains("panic in"))
                 .collect();
-            assert_eq!(lines.len(), 1, "{log}");
-            assert!(lines[0].contains(&failed.request_id()), "{}", lines[0]);
-            assert_eq!(panics(&world), "1");
+            assert_eq!(lines.len(), before + 1, "{log}");
+            assert!(
+                lines[before].contains(&failed.request_id()),
+                "{}",
+                lines[before]
+            );
+            assert_eq!(panics(&world), lines.len().to_string());
             let standing = world.standing(&account);
             assert_eq!(
                 (standing.balance, standing.held),
@@ -81,25 +82,27 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
                 "{point}"
             );
             assert!(world.metrics().contains("\ngateway_open_holds 0\n"));
-            // The next request meets no fault.
+        }
+        // The next requests meet no fault.
+        for surface in BOTH {
             let next = ask(&world, surface, &account.key, streams);
             assert!(
                 next.status == 200 && !next.has(surface.error_frame()),
                 "{point}: {}",
                 next.text()
             );
-            // A request that fails before it is in the journal leaves no entry.
-            let entries = if point.starts_with("after_") { 1 } else { 2 };
-            assert!(micro(&world.ended(&account, entries)["credits"]) > 0);
-            world.close();
         }
+        // A request that fails before it is in the journal leaves no entry.
+        let entries = if point.starts_with("after_") { 2 } else { 4 };
+        assert!(micro(&world.ended(&account, entries)["credits"]) > 0);
+        world.close();
     }
 }
 
 /// A panic ends only its own request: another stream of the same gateway completes.
 #[test]
 fn a_panic_does_not_cut_another_stream() {
-    let world = panicking("vendor_answered:2");
+    let world = panicking("panic@vendor_answered:2");
     let account = world.account();
     let surface = Surface::Chat;
     let mut other = world.connect();

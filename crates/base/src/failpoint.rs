@@ -3,8 +3,9 @@
 //!
 //! With `GW_FAIL=name[:n]`, the n-th passage of the point kills the process like `kill -9`, without
 //! flushing, dropping or reporting anything. With `GW_FAIL=panic@name[:n]`, the process panics
-//! instead. With `GW_FAIL=slow@name:n`, each of the first n passages takes a while, at a point that
-//! can be slow; with `crawl` in place of `slow`, longer. Failpoints are compiled into every build,
+//! instead; with `GW_FAIL=panics@name:n`, it panics at each of the first n passages. With
+//! `GW_FAIL=slow@name:n`, each of the first n passages takes a while, at a point that can be slow;
+//! with `crawl` in place of `slow`, longer. Failpoints are compiled into every build,
 //! so that tests run the code that production runs. If `GW_FAIL` is not set, a passage costs one
 //! relaxed load. Failpoints must not change the behaviour of the process in any other way.
 
@@ -138,6 +139,7 @@ pub struct FailpointPlan {
 enum FailpointEffect {
     Kill,
     Panic,
+    PanicEach,
     Slow,
     Crawl,
 }
@@ -148,7 +150,7 @@ impl FailpointEffect {
         match self {
             Self::Slow => Some(SLOW_PASSAGE),
             Self::Crawl => Some(CRAWLING_PASSAGE),
-            Self::Kill | Self::Panic => None,
+            Self::Kill | Self::Panic | Self::PanicEach => None,
         }
     }
 }
@@ -159,12 +161,24 @@ struct ArmedFailpoint {
     effect: FailpointEffect,
 }
 
+impl ArmedFailpoint {
+    /// Counts a passage. Returns false once the plan has none left.
+    fn take_passage(&self) -> bool {
+        let take = |left: u64| left.checked_sub(1);
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.is_ok()
+    }
+}
+
 impl FromStr for FailpointPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (effect, text) = match text.split_once('@') {
             Some(("panic", rest)) => (FailpointEffect::Panic, rest),
+            Some(("panics", rest)) => (FailpointEffect::PanicEach, rest),
             Some(("slow", rest)) => (FailpointEffect::Slow, rest),
             Some(("crawl", rest)) => (FailpointEffect::Crawl, rest),
             _ => (FailpointEffect::Kill, text),
@@ -185,7 +199,7 @@ impl FromStr for FailpointPlan {
             .ok_or_else(|| {
                 let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
                 format!(
-                    "expected [panic@|slow@|crawl@]name[:n], with n at least 1 and one of these names: {}",
+                    "expected [panic@|panics@|slow@|crawl@]name[:n], with n at least 1 and one of these names: {}",
                     names.join(", ")
                 )
             })
@@ -238,7 +252,7 @@ pub fn hit(point: Point) {
 #[expect(clippy::panic, reason = "a test asked for it")]
 fn execute(point: Point) {
     match current_plan().map(|armed| armed.effect) {
-        Some(FailpointEffect::Panic) => panic!("fail point {point:?}"),
+        Some(FailpointEffect::Panic | FailpointEffect::PanicEach) => panic!("fail point {point:?}"),
         _ => kill_self(),
     }
 }
@@ -252,10 +266,13 @@ pub fn is_due(point: Point) -> bool {
 
 #[cold]
 fn count_passage(point: Point) -> bool {
-    current_plan().is_some_and(|armed| {
-        armed.point == point
-            && armed.effect.passage().is_none()
-            && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+    let armed = current_plan().filter(|armed| armed.point == point);
+    armed.is_some_and(|armed| match armed.effect {
+        FailpointEffect::Kill | FailpointEffect::Panic => {
+            armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+        }
+        FailpointEffect::PanicEach => armed.take_passage(),
+        FailpointEffect::Slow | FailpointEffect::Crawl => false,
     })
 }
 
@@ -285,14 +302,9 @@ pub fn slow_down(point: Point, passages: usize) {
 
 #[cold]
 fn slow_passage(point: Point) -> Option<Duration> {
-    let take = |left: u64| left.checked_sub(1);
     let armed = current_plan().filter(|armed| armed.point == point)?;
     let passage = armed.effect.passage()?;
-    let is_left = armed
-        .left
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-        .is_ok();
-    is_left.then_some(passage)
+    armed.take_passage().then_some(passage)
 }
 
 /// Kills the process like `kill -9`.
@@ -342,7 +354,9 @@ mod tests {
                 effect: FailpointEffect::Slow
             })
         );
-        assert!("crawl@ledger_entry:300".parse::<FailpointPlan>().is_ok());
+        for good in ["crawl@ledger_entry:300", "panics@after_auth:6"] {
+            assert!(good.parse::<FailpointPlan>().is_ok(), "{good}");
+        }
         for bad in [
             "",
             "panic@",
