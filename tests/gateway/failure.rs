@@ -6,6 +6,7 @@ use crate::client::{self, Answer, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 const GRANT: i64 = 300_000_000;
 const INVALID: &str = "invalid_request_error";
@@ -290,6 +291,36 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
                 connection = world.connect();
             }
         }
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_whose_rest_came_while_the_gateway_was_stopped_is_not_cut_for_silence() {
+    let idle = Duration::from_secs(3);
+    let world = Plan::default()
+        .limit("idle_seconds", idle.as_secs())
+        .start();
+    let account = world.account();
+    let streams = [Chat, Messages, Chat, Messages].map(|surface| {
+        let mut connection = world.connect();
+        assert!(connection.send(&surface.stream(&account.key, "events=8 hold=5").bytes()));
+        let mut answer = connection.begin();
+        assert!(connection.more(&mut answer));
+        (surface, connection, answer)
+    });
+    world.vendor.wait_busy(streams.len() as u64);
+    world.signal("STOP");
+    let stopped = Instant::now();
+    world.vendor.release();
+    world.vendor.wait_idle();
+    wait_for("the pause to last longer than a silence may", SOON, || {
+        (stopped.elapsed() > idle + Duration::from_secs(1)).then_some(())
+    });
+    world.signal("CONT");
+    for (surface, mut connection, mut answer) in streams {
+        connection.finish(&mut answer);
+        assert!(surface.is_complete(&answer), "{}", answer.text());
     }
     world.close();
 }

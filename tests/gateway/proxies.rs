@@ -3,7 +3,7 @@
 
 use crate::client::{self, Connection, Request};
 use crate::surface::{BOTH, Chat, Messages};
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, binary, free_port, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -224,4 +224,14 @@ fn the_proxies_of_the_guide_pass_on_what_clients_and_the_gateway_send() {
         });
     }
     world.close();
+}
+
+/// A proxy that closes a connection after the gateway has closed it loses the request that it has
+/// just sent.
+#[test]
+fn an_idle_connection_outlives_those_of_the_usual_load_balancers() {
+    let schema = Command::new(binary()).arg("schema").output().unwrap();
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let limit = &schema["$defs"]["Limits"]["properties"]["keepalive_seconds"];
+    assert!(limit["default"].as_u64() > Some(60), "{limit}");
 }

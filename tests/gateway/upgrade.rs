@@ -5,7 +5,7 @@ use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
 use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, signal, wait_for};
 use std::time::Duration;
 
 /// Maximum time until the old process has ended. It keeps its sockets for five seconds.
@@ -242,6 +242,43 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     );
     assert_eq!(world.standing(&account).balance, 300_000_000);
     drop(running);
+    world.close();
+}
+
+#[test]
+fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_itself() {
+    let mut world = World::new();
+    let account = world.account();
+    let successor = world.begin_successor();
+    let id = successor.id();
+    let mut old = world.hand_over_by(successor, |world| {
+        // The predecessor waits for it with the sockets.
+        signal(id, "STOP");
+        world.signal("QUIT");
+        wait_for("the hand-over", SOON, || {
+            let log = world.log();
+            log.contains("handing over to a successor").then_some(())
+        });
+        world.signal("KILL");
+        signal(id, "CONT");
+    });
+    old.wait().unwrap();
+    world.works(Chat, &account.key);
+    world.close();
+}
+
+#[test]
+fn a_gateway_is_upgraded_whose_data_dir_is_longer_than_the_path_of_a_socket_may_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("d".repeat(150));
+    let mut world = Plan::default().data(&data).start();
+    let account = world.account();
+    let mut old = world.upgrade();
+    let status = wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    });
+    assert_eq!(status.code(), Some(0), "{}", world.log());
+    world.works(Chat, &account.key);
     world.close();
 }
 
