@@ -4,7 +4,8 @@
 use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
 use crate::client::{Connection, Request};
-use crate::h2::{DATA, END_HEADERS, H2, HEADERS, announcing, block};
+use crate::failure_table::{Case, PATHS, reaches_clients};
+use crate::h2::{DATA, END_HEADERS, H2, HEADERS, announcing, block, field};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,6 +177,10 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
         world.metric("gateway_rejected_total", &["\"account_bodies\""]),
         4.0
     );
+    let refused = Case::of_bytes("AccountBodies", &greedy.key, BODY);
+    reaches_clients(&world, &refused);
+    let chunked = refused.map(|case| case.with_header("transfer-encoding: chunked"));
+    reaches_clients(&world, &chunked);
     let count = held.len();
     for (mut connection, surface) in held {
         connection.send(b" ");
@@ -210,6 +215,7 @@ fn control_with_the_whole_room_for_one_account_it_takes_the_room_of_others() {
         world.metric("gateway_rejected_total", &["\"bodies_full\""]),
         2.0
     );
+    reaches_clients(&world, &Case::of_bytes("BodiesFull", &other.key, BODY));
     drop(held);
     wait_for("the bytes to be given back", SOON, || {
         (bytes_in_flight(&world) == 0.0).then_some(())
@@ -235,17 +241,23 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
     wait_for("the bodies", SOON, || {
         (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(())
     });
-    h2.send(
-        HEADERS,
-        END_HEADERS,
-        stream_id(4),
-        &block(&announcing(&greedy.key, BODY)),
-    );
-    assert_eq!(h2.outcome(stream_id(4)), crate::h2::Outcome::Refused);
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["\"connection_bodies\""]),
-        1.0
-    );
+    // The row "ConnectionBodies" of the failure table.
+    let kinds = PATHS.map(|path| [(path, false), (path, true)]);
+    for ((path, waits), index) in kinds.into_iter().flatten().zip(4..) {
+        let mut fields = announcing(&greedy.key, BODY);
+        fields.retain(|(name, _)| name != b":path");
+        fields.insert(0, field(":path", path));
+        fields.extend(waits.then(|| field("expect", "100-continue")));
+        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&fields));
+        let outcome = h2.outcome(stream_id(index));
+        assert_eq!(
+            outcome,
+            crate::h2::Outcome::Refused,
+            "{path}, waits: {waits}"
+        );
+    }
+    let refused = world.metric("gateway_rejected_total", &["\"connection_bodies\""]);
+    assert_eq!(refused, 6.0);
     // The account may send the same number of bytes over another connection.
     assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
     assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);

@@ -7,6 +7,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::{self, Answer, Connection, Request};
 use crate::crash::FUNDS;
+use crate::failure_table::{Case, reaches_clients};
 use crate::surface::{BOTH, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::json;
@@ -235,6 +236,7 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
             .header("idempotency-key", "while-full");
         refused(surface, &world.ask(&keyed));
     }
+    reaches_clients(world, &Case::of_bytes("LedgerUnavailable", &account.key, 0));
     assert_eq!(
         client::ask(world.admin, &Request::get("/readyz")).status,
         503

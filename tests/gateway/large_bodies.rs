@@ -3,6 +3,7 @@
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Answer, Connection, Request};
+use crate::failure_table::{Case, may_reach_clients};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
@@ -268,6 +269,34 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
         assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
         world.close();
     }
+}
+
+#[test]
+fn a_full_queue_refuses_large_bodies_on_every_surface() {
+    let world = Plan::default()
+        .limit("cpu_threads", 1)
+        .limit("cpu_queue", 1)
+        .start();
+    let account = world.account();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        // One job runs and one waits.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    world.ask(&slow_count(&account.key));
+                }
+            });
+        }
+        wait_for("a job to wait", SOON, || {
+            (world.metric("gateway_cpu_jobs_waiting", &[]) >= 1.0).then_some(())
+        });
+        let body = String::from_utf8(count_body(30_000, 100)).unwrap();
+        let refused = Case::on_all("CpuQueueFull", &account.key, |_| body.clone());
+        may_reach_clients(&world, &[200, 400, 402], || refused.to_vec());
+    });
+    world.close();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use crate::account::Account;
 use crate::client::{Answer, Connection};
+use crate::failure_table::{Case, reaches_clients};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,6 +79,7 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
         world.metric("gateway_rejected_total", &["reason=\"memory\""]),
         2.0
     );
+    reaches_clients(&world, &Case::of_bytes("MemoryShort", &account.key, 0));
     assert_eq!(world.vendor.calls(), ALWAYS as u64);
     finish(open);
     // The gateway serves some requests however little memory there is.
@@ -171,6 +173,7 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
         world.metric("gateway_rejected_total", &["reason=\"files\""]),
         2.0
     );
+    reaches_clients(&world, &Case::of_bytes("FilesShort", &account.key, 0));
     finish(open);
     world.limit_open_files(1_024);
     wait_for("room", SOON, || {

@@ -2,6 +2,7 @@
 //! the notification; and how much unknown keys cost.
 
 use crate::client::Request;
+use crate::failure_table::{Case, may_reach_clients};
 use crate::h2::resident_kib;
 use crate::keys_of_edges::Edges;
 use crate::surface::Chat;
@@ -269,6 +270,12 @@ fn a_flood_of_unknown_keys_is_bounded_and_does_not_harm_a_key_that_the_edge_know
     assert!(refused > 0, "nothing was refused");
     let counted = edge.metric("gateway_rejected_total", &["reason=\"key_lookups\""]);
     assert_eq!(counted, f64::from(refused));
+    let mut numbers = 2_000_u64..;
+    may_reach_clients(edge, &[401, 503, 529], || {
+        let keys = numbers.by_ref().take(20);
+        keys.flat_map(|number| Case::of_bytes("KeyLookups", &unknown_key(number), 0))
+            .collect()
+    });
     wait_for("the budget to fill again", SOON, || {
         (asks(edge, &unknown_key(1_000)) == 401).then_some(())
     });
