@@ -58,6 +58,8 @@ mod coding;
 mod command_line;
 #[path = "gateway/commands.rs"]
 mod commands;
+#[path = "gateway/company.rs"]
+mod company;
 #[path = "gateway/completions.rs"]
 mod completions;
 #[path = "gateway/config_file.rs"]

@@ -35,8 +35,16 @@ fn account(fleet: &Fleet, name: &str, micro: i64) -> Account {
     account
 }
 
-/// A body that costs exactly its hold, because the vendor reports as many input tokens as the body
-/// has bytes.
+/// A request that costs exactly its hold, because the vendor reports as many input tokens as the
+/// body has bytes. Returns the cost in µc, too.
+pub fn exact_request(key: &str) -> (Vec<u8>, i64) {
+    let body = body();
+    let (input, output) = Chat.prices();
+    let cost = body.to_string().len() as i64 * input + OUTPUT * output;
+    let request = Chat.request(key, &body);
+    (request.header("x-gateway-strict", "true").bytes(), cost)
+}
+
 fn body() -> Value {
     let of = |bytes: usize| {
         Chat.body(
@@ -77,16 +85,12 @@ fn credit_for_so_many_admits_exactly_so_many_in_each_of_fifty_races() {
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn race_for_credit(rounds: usize) {
     let fleet = Fleet::new();
-    let body = body();
-    let cost = body.to_string().len() as i64 * Chat.prices().0 + OUTPUT * Chat.prices().1;
+    let (_, cost) = exact_request("");
     let mut in_vain = 0;
     for (round, paid_for) in PAID_FOR.into_iter().cycle().take(rounds).enumerate() {
         // One µc less than a further request would cost.
         let account = account(&fleet, &format!("race-{round}"), paid_for * cost + cost - 1);
-        let request = Chat
-            .request(&account.key, &body)
-            .header("x-gateway-strict", "true")
-            .bytes();
+        let (request, _) = exact_request(&account.key);
         let statuses: Vec<u16> = std::thread::scope(|scope| {
             let edges = fleet.edges.iter().cycle().take(AT_ONCE);
             let asked: Vec<_> = edges

@@ -37,9 +37,14 @@ impl Fleet {
 
     /// Like [`Fleet::new`], with a config changed by `edit`.
     pub fn with(edit: impl Fn(Plan) -> Plan) -> Self {
+        Self::with_edges(2, edit)
+    }
+
+    /// Like [`Fleet::with`], with this number of edges.
+    pub fn with_edges(count: usize, edit: impl Fn(Plan) -> Plan) -> Self {
         let redis = Server::start();
         let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
-        Self::on_with(redis, &store, edit)
+        Self::of_edges(count, redis, &store, edit)
     }
 }
 
@@ -51,6 +56,10 @@ impl<R> Fleet<R> {
 
     /// Like [`Fleet::on`], with a config changed by `edit`.
     pub fn on_with(redis: R, store: &str, edit: impl Fn(Plan) -> Plan) -> Self {
+        Self::of_edges(2, redis, store, edit)
+    }
+
+    fn of_edges(count: usize, redis: R, store: &str, edit: impl Fn(Plan) -> Plan) -> Self {
         let store = format!("store: {store}");
         let plan = |role| {
             edit(
@@ -66,7 +75,7 @@ impl<R> Fleet<R> {
                 .endpoints(&[sidecar.vendor.port])
                 .start()
         };
-        let edges = vec![edge(), edge()];
+        let edges = std::iter::repeat_with(edge).take(count).collect();
         Self {
             redis,
             sidecar,

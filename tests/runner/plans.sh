@@ -52,7 +52,7 @@ plan_quick() {
 # The parts of the long run: name, time on two cores in minutes, what it is and why it is not in the short run.
 LONG_PARTS='
 kills          8  one process killed again and again under load: the short run has one such campaign
-installation  14  edges, sidecars, Redis and PostgreSQL killed and cut off: the short run has one such campaign
+installation  18  edges, sidecars, Redis and PostgreSQL killed and cut off: the short run has one such campaign
 controls       1  the protection is taken away, and the test must see losses
 simulation    18  the ledger simulation, properties and races with many more seeds
 load           5  crowds, floods and bodies of many megabytes
