@@ -1,4 +1,4 @@
-//! Returns the spending of accounts by time, model and key, from sums in the ledger.
+//! Returns the spending of accounts by time, model, key and member, from sums in the ledger.
 //!
 //! This file must not write or add up entries.
 
@@ -6,13 +6,14 @@ use super::views::UsageReports;
 use credits::money::Micro;
 use ledger::StoreError;
 pub use ledger::{
-    DailyTotal, HOUR_MS, HourlySpend, SpendTotals, UsageInterval, UsageQuery, UsageRow, UsageSpan,
+    DailyTotal, HOUR_MS, HourlySpend, SpendTotals, UsageCursor, UsageInterval, UsageQuery,
+    UsageRow, UsageSpan,
 };
 use std::collections::BTreeMap;
 
 impl UsageReports<'_> {
-    /// Returns at most `limit` groups of an account's debits, ordered by time, model and key, and
-    /// starting after the cursor `after`.
+    /// Returns at most `limit` groups of an account's debits, ordered by time, model, key and
+    /// member, and starting after the cursor `after`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -20,7 +21,7 @@ impl UsageReports<'_> {
         &self,
         account: &str,
         query: &UsageQuery,
-        after: Option<(i64, &str, &str)>,
+        after: Option<UsageCursor<'_>>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
         self.0.0.ledger.pages().usage(account, query, after, limit)

@@ -4,7 +4,7 @@
 //! This file must not depend on HTTP, accounts or the names of keys: the caller passes the names.
 
 use super::activity::SpendTotals;
-use super::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
+use super::usage::{UsageCursor, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use super::views::UsageReports;
 use base::clock;
 use base64::Engine;
@@ -34,10 +34,13 @@ pub struct UsageReportQuery {
     by_day: bool,
     by_model: bool,
     by_key: bool,
+    by_member: bool,
     model: Option<String>,
     key_id: Option<String>,
+    /// Id of a membership.
+    member: Option<String>,
     limit: u32,
-    after: Option<(i64, String, String)>,
+    after: Option<(i64, String, String, String)>,
 }
 
 /// A parameter of a query that is not valid.
@@ -72,8 +75,10 @@ impl UsageReportQuery {
             by_day: false,
             by_model: false,
             by_key: false,
+            by_member: false,
             model: parameters.get("model").map(str::to_owned),
             key_id: parameters.get("key").map(str::to_owned),
+            member: None,
             limit: parse_limit(parameters.get("limit"))?,
             after: None,
         };
@@ -86,8 +91,10 @@ impl UsageReportQuery {
                 "day" => parsed.by_day = true,
                 "model" => parsed.by_model = true,
                 "key" => parsed.by_key = true,
+                "member" => parsed.by_member = true,
                 _ => {
-                    let message = "must be a list of day, model and key, separated by commas";
+                    let message =
+                        "must be a list of day, model, key and member, separated by commas";
                     return Err(UsageQueryError::new("group_by", "invalid_group", message));
                 }
             }
@@ -102,11 +109,13 @@ impl UsageReportQuery {
         Ok(parsed)
     }
 
-    /// Restricts the report to one key (by id), whatever key it named.
+    /// Restricts the report to what one member (by the id of the membership) spent with one key
+    /// (by id), whatever key it named.
     #[must_use]
-    pub fn of_key(self, key: &str) -> Self {
+    pub fn of_member_key(self, key: &str, member: &str) -> Self {
         Self {
             key_id: Some(key.to_owned()),
+            member: Some(member.to_owned()),
             ..self
         }
     }
@@ -116,6 +125,7 @@ impl UsageReportQuery {
             (self.by_day, "day"),
             (self.by_model, "model"),
             (self.by_key, "key"),
+            (self.by_member, "member"),
         ]
         .into_iter()
         .filter_map(|(is_wanted, name)| is_wanted.then_some(name))
@@ -127,6 +137,7 @@ impl UsageReportQuery {
         UsageQuery {
             model: self.model.clone(),
             key_id: self.key_id.clone(),
+            member: self.member.clone(),
             ..UsageQuery::new(UsageSpan::Days(self.first_day, self.last_day + 1))
         }
     }
@@ -136,11 +147,12 @@ impl UsageReportQuery {
             interval: self.by_day.then_some(UsageInterval::Unit),
             by_model: self.by_model,
             by_key: self.by_key,
+            by_member: self.by_member,
             ..self.total()
         }
     }
 
-    fn row(&self, row: &UsageRow, describe_key: &dyn Fn(&str) -> Value) -> Value {
+    fn row(&self, row: &UsageRow, describe: &UsageNames<'_>) -> Value {
         let mut value = totals(row.sum);
         if self.by_day {
             value["day"] = json!(format_day(row.time));
@@ -149,14 +161,26 @@ impl UsageReportQuery {
             value["model"] = json!(row.model);
         }
         if self.by_key {
-            value["key"] = describe_key(&row.key_id);
+            value["key"] = (describe.key)(&row.key_id);
+        }
+        if self.by_member {
+            value["member"] = match row.member.as_str() {
+                "" => Value::Null,
+                member => (describe.member)(member),
+            };
         }
         value
     }
 }
 
+/// Returns the JSON for a key, by its id, and for a member, by the id of the membership.
+pub struct UsageNames<'a> {
+    pub key: &'a dyn Fn(&str) -> Value,
+    pub member: &'a dyn Fn(&str) -> Value,
+}
+
 impl UsageReports<'_> {
-    /// Reports an account's usage. `describe_key` returns the JSON for a key, given the key's id.
+    /// Reports an account's usage.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -164,10 +188,11 @@ impl UsageReports<'_> {
         &self,
         account: &str,
         query: &UsageReportQuery,
-        describe_key: &dyn Fn(&str) -> Value,
+        describe: &UsageNames<'_>,
     ) -> Result<Value, StoreError> {
         let after = query.after.as_ref();
-        let after = after.map(|(time, model, key)| (*time, model.as_str(), key.as_str()));
+        let after = after
+            .map(|(time, model, key, member)| -> UsageCursor<'_> { (*time, model, key, member) });
         // One row more than the page has room for means that a next page exists.
         let mut rows = self.usage(account, &query.rows(), after, query.limit + 1)?;
         let page_size = usize::try_from(query.limit).unwrap_or(usize::MAX);
@@ -176,10 +201,7 @@ impl UsageReports<'_> {
         let next = rows.last().filter(|_| has_more).map(encode_cursor);
         let total = self.usage(account, &query.total(), None, 1)?;
         let total = total.first().map(|row| row.sum).unwrap_or_default();
-        let data: Vec<_> = rows
-            .iter()
-            .map(|row| query.row(row, describe_key))
-            .collect();
+        let data: Vec<_> = rows.iter().map(|row| query.row(row, describe)).collect();
         let mut report = json!({
             "object": "usage",
             "from": format_day(query.first_day),
@@ -255,7 +277,7 @@ fn encode_cursor(row: &UsageRow) -> String {
     URL_SAFE_NO_PAD.encode(json!(row.cursor()).to_string())
 }
 
-fn decode_cursor(text: &str) -> Option<(i64, String, String)> {
+fn decode_cursor(text: &str) -> Option<(i64, String, String, String)> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
 }
 
@@ -341,8 +363,8 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let query = parse("group_by=key%2Cday&model=a%2fb%3A1+x&key=key_1&limit=7").unwrap();
-        assert_eq!(query.groups(), ["day", "key"]);
+        let query = parse("group_by=member,key%2Cday&model=a%2fb%3A1+x&key=key_1&limit=7").unwrap();
+        assert_eq!(query.groups(), ["day", "key", "member"]);
         assert_eq!(query.model.as_deref(), Some("a/b:1 x"));
         assert_eq!((query.key_id.as_deref(), query.limit), (Some("key_1"), 7));
     }

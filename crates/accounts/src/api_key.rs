@@ -9,7 +9,7 @@ use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
-use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow};
+use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow, membership_id};
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
 use ledger::StoreError;
@@ -231,14 +231,15 @@ impl ApiKeys<'_> {
             .collect()
     }
 
-    /// Returns whether a key (by id) belongs to a member of an organisation who sees nothing of
-    /// others.
+    /// Returns the id of the membership of a key (by id) whose member sees nothing of others in the
+    /// organisation; `None` for any other key.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn sees_only_itself(&self, account: &str, key_id: &str) -> Result<bool, StoreError> {
-        let role = self.0.db.keys().role_of_key(account, key_id)?;
-        Ok(role.is_some_and(|role| !role.may(MemberAction::SeeUsage)))
+    pub fn only_member(&self, account: &str, key_id: &str) -> Result<Option<String>, StoreError> {
+        let found = self.0.db.keys().member_of_key(account, key_id)?;
+        let only = found.filter(|(_, role)| !role.may(MemberAction::SeeUsage));
+        Ok(only.map(|(person, _)| membership_id(account, &person)))
     }
 
     /// Returns the ids of a member's keys in an organisation that are not revoked.

@@ -75,7 +75,7 @@ pub use reader::activity::{ActivityCursor, ActivityFilter, Conversation, HourlyS
 pub use reader::balances::{PaymentTotals, RefundEntry, RequestCharge, ReversalTotals};
 pub use reader::chain::{EntryReference, LedgerHeads};
 pub use reader::statement::BalanceChangeSums;
-pub use reader::usage::{DailyTotal, UsageInterval, UsageQuery, UsageRow, UsageSpan};
+pub use reader::usage::{DailyTotal, UsageCursor, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 pub use sealed::files::{SEGMENT_DIR, SegmentRecord};
 pub use sealing::archive::{SegmentState, SegmentStatus};
 pub use sealing::{BackgroundPace, SealBoundary, SegmentLock};

@@ -354,11 +354,12 @@ fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
         "UPDATE usage_hour SET model = model + 9",
         "UPDATE usage_hour SET api_key = api_key + 9",
         "DELETE FROM usage_hour",
-        "INSERT INTO usage_hour SELECT account, hour + 99, model, api_key, responses, credits, input, cache_read, output, voids
+        "INSERT INTO usage_hour SELECT account, hour + 99, model, api_key, member, responses, credits, input, cache_read, output, voids
          FROM usage_hour",
         "UPDATE usage_hour SET voids = voids + 1",
         "UPDATE usage_day SET credits = credits + 1",
         "UPDATE usage_day SET api_key = api_key + 9",
+        "UPDATE usage_day SET member = member + 9",
         "DELETE FROM usage_day",
         "UPDATE usage_total SET credits = credits + 1",
         "UPDATE usage_total SET writeoff = writeoff + 1",

@@ -239,6 +239,7 @@ fn load(
         time,
         model: name,
         key_id: String::new(),
+        member: String::new(),
         sum,
     };
     let rows = match group {

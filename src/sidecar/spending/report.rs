@@ -351,6 +351,7 @@ mod tests {
             time,
             model: model.into(),
             key_id: key_id.into(),
+            member: String::new(),
             sum: SpendTotals {
                 responses: 3,
                 credits: Micro::new(micro),

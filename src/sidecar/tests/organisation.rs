@@ -6,6 +6,7 @@ use accounts::{
     Actor, KeyHolder, KeySettings, MemberAuthority, MemberEdit, NewKey, OrganisationRole,
     membership_id,
 };
+use serde_json::{Value, json};
 
 const ON: &[(&str, &str)] = &[("signup:", "organisations: true\nsignup:")];
 
@@ -456,6 +457,56 @@ async fn a_member_sees_what_the_own_keys_spend_and_others_see_all() {
         1,
         "the own"
     );
+}
+
+#[tokio::test]
+async fn usage_by_member_is_of_who_held_the_key_when_it_was_used() {
+    use OrganisationRole::{Admin, Member, Owner};
+    let company = company().await;
+    let world = &company.world;
+    company.spend();
+    let report = |role: Option<OrganisationRole>, query: &str| {
+        let key = role.map(|role| &*company.person(role).key.as_ref().unwrap().key_id);
+        let query = UsageReportQuery::parse(query, now_ms()).unwrap();
+        let reports = world.billing.reports();
+        let report = reports.account_usage(&world.accounts, &company.id, key, &query);
+        let rows = report.unwrap()["data"].clone();
+        let rows = rows.as_array().unwrap().iter();
+        let row = |row: &Value| {
+            assert_eq!(row["responses"], 1, "{row}");
+            let member = &row["member"];
+            (member["account_id"].clone(), member["email"].clone())
+        };
+        let mut rows: Vec<_> = rows.map(row).collect();
+        rows.sort_by_key(|(_, email)| email.to_string());
+        rows
+    };
+    let row = |role: OrganisationRole| {
+        let email = format!("{}@example.com", role.name());
+        (json!(company.person(role).id), json!(email))
+    };
+    let all = [row(Admin), row(Member), row(Owner)];
+    for role in [None, Some(Owner), Some(Admin)] {
+        assert_eq!(report(role, "group_by=member"), all, "{role:?}");
+    }
+    assert_eq!(report(Some(Member), "group_by=member"), [row(Member)]);
+
+    let operator = actor("uid 0");
+    let acting = world.accounts.with_actor(&operator, now_ms());
+    let keys_to = Some(&*company.person(Member).id);
+    let (by, admin) = (MemberAuthority::Operator, &company.person(Admin).id);
+    acting
+        .change_member(by, &company.id, admin, MemberEdit::Remove, keys_to)
+        .unwrap();
+    for query in ["group_by=member", "group_by=day,model,key,member"] {
+        assert_eq!(report(Some(Owner), query), all, "{query}");
+        let none = report(Some(Admin), query);
+        assert_eq!(none, [], "the key is a member's now, the spending is not");
+    }
+    let closed = acting.delete_account(admin).unwrap();
+    assert_eq!(closed, accounts::CloseAccountOutcome::Done);
+    let of_admin = (json!(admin), Value::Null);
+    assert!(report(None, "group_by=member").contains(&of_admin));
 }
 
 #[tokio::test]

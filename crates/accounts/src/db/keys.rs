@@ -197,20 +197,20 @@ impl KeyRows<'_> {
         })
     }
 
-    /// Returns the role of the member whose key it is; `None` if it is not a member's.
-    pub fn role_of_key(
+    /// Returns the member whose key it is, and the role; `None` if it is not a member's.
+    pub fn member_of_key(
         &self,
         account: &str,
         key: &str,
-    ) -> Result<Option<OrganisationRole>, StoreError> {
+    ) -> Result<Option<(String, OrganisationRole)>, StoreError> {
         self.0.read("find the member of a key", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT m.role FROM api_key k
+                    "SELECT m.person, m.role FROM api_key k
                      JOIN membership m ON m.account = k.account AND m.person = k.member
                      WHERE k.id = ?2 AND k.account = ?1",
                 )?
-                .query_row([account, key], |row| role_at(row, 0))
+                .query_row([account, key], |row| Ok((row.get(0)?, role_at(row, 1)?)))
                 .optional()
         })
     }

@@ -50,6 +50,8 @@ pub(crate) struct IndexedDetail<'a> {
     #[serde(borrow)]
     pub key_id: Cow<'a, str>,
     #[serde(borrow)]
+    pub member: Cow<'a, str>,
+    #[serde(borrow)]
     pub outcome: Cow<'a, str>,
     pub conversation: Option<String>,
     implausible: bool,
@@ -146,8 +148,8 @@ pub(crate) struct PostingRow {
     pub change: Micro,
 }
 
-/// The key of a row of sums: account, hour or day, model, and API key.
-pub(crate) type UsageKey = (i64, i64, i64, i64);
+/// The key of a row of sums: account, hour or day, model, API key, and member or 0.
+pub(crate) type UsageKey = [i64; 5];
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct UsageChange {
@@ -233,13 +235,14 @@ impl IndexBatch {
         } else if let Some(detail) = IndexedDetail::read(entry) {
             let model = names.models.number(tables, &detail.model)?;
             let api_key = names.keys.number(tables, &detail.key_id)?;
+            let member = names.members.number(tables, &detail.member)?;
             row.names = Some([
                 model,
                 api_key,
                 names.outcomes.number(tables, &detail.outcome)?,
             ]);
             row.flags = detail.flags(kind);
-            self.add_ending(entry, &mut row, (model, api_key), detail);
+            self.add_ending(entry, &mut row, [model, api_key, member], detail);
         }
         self.activity.push(row);
         Ok(())
@@ -251,12 +254,12 @@ impl IndexBatch {
         &mut self,
         entry: &LedgerEntry,
         row: &mut ActivityIndexRow,
-        (model, api_key): (i64, i64),
+        [model, api_key, member]: [i64; 3],
         detail: IndexedDetail<'_>,
     ) {
         let hour = row.at_ms.div_euclid(HOUR_MS);
         let change = detail.change(entry, row.kind);
-        let key = (row.account, hour, model, api_key);
+        let key = [row.account, hour, model, api_key, member];
         self.hours.entry(key).or_default().add(change);
         let Some(name) = detail.conversation else {
             return;

@@ -96,6 +96,7 @@ enum IndexRow {
         time: i64,
         model: u64,
         api_key: u64,
+        member: u64,
     },
     Total {
         day: i64,
@@ -197,6 +198,7 @@ impl FingerprintKeys {
             time,
             model,
             api_key,
+            member: self.name(&detail.member),
         };
         let mut count = self.sums(&usage(HOUR, hour), &row_sums(change, change.voids));
         let conversation = detail.conversation.as_deref();

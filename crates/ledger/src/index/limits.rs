@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-pub(crate) const MIGRATIONS: &[&str] = &[include_str!("001.sql")];
+pub(crate) const MIGRATIONS: &[&str] = &[include_str!("001.sql"), include_str!("002.sql")];
 
 /// Maximum number of entries in one transaction. A larger transaction writes less for each entry,
 /// but takes more memory.

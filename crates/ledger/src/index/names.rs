@@ -1,4 +1,4 @@
-//! Assigns numbers to the names of accounts, models, keys and outcomes.
+//! Assigns numbers to the names of accounts, models, keys, members and outcomes.
 //!
 //! A name gets the next number when it first occurs in an entry, so the numbers follow from the
 //! entries alone. Cached numbers must be dropped if the transaction that assigned them was not
@@ -22,6 +22,7 @@ pub(crate) struct NameTables {
     pub accounts: NameTable,
     pub models: NameTable,
     pub keys: NameTable,
+    pub members: NameTable,
     pub outcomes: NameTable,
 }
 
@@ -31,6 +32,7 @@ impl NameTables {
             accounts: NameTable::new("account"),
             models: NameTable::new("model"),
             keys: NameTable::new("api_key"),
+            members: NameTable::new("member"),
             outcomes: NameTable::new("outcome"),
         }
     }

@@ -47,11 +47,13 @@ const NUMBER: TableKey = TableKey::number("number", "id");
 const ACCOUNT: TableKey = TableKey::name("account", "account", "account");
 const MODEL: TableKey = TableKey::name("model", "model", "model");
 const API_KEY: TableKey = TableKey::name("key", "api_key", "api_key");
+const MEMBER: TableKey = TableKey::name("member", "member", "member");
 
-const TABLES: [TableShape; 10] = [
+const TABLES: [TableShape; 11] = [
     TableShape::new("account", &[NUMBER], "name"),
     TableShape::new("model", &[NUMBER], "name"),
     TableShape::new("api_key", &[NUMBER], "name"),
+    TableShape::new("member", &[NUMBER], "name"),
     TableShape::new("outcome", &[NUMBER], "name"),
     TableShape::new(
         "activity",
@@ -73,12 +75,24 @@ const TABLES: [TableShape; 10] = [
     ),
     TableShape::new(
         "usage_hour",
-        &[ACCOUNT, TableKey::number("hour", "hour"), MODEL, API_KEY],
+        &[
+            ACCOUNT,
+            TableKey::number("hour", "hour"),
+            MODEL,
+            API_KEY,
+            MEMBER,
+        ],
         "responses, credits, input, cache_read, output, voids",
     ),
     TableShape::new(
         "usage_day",
-        &[ACCOUNT, TableKey::number("day", "day"), MODEL, API_KEY],
+        &[
+            ACCOUNT,
+            TableKey::number("day", "day"),
+            MODEL,
+            API_KEY,
+            MEMBER,
+        ],
         "responses, credits, input, cache_read, output",
     ),
     TableShape::new(

@@ -28,6 +28,7 @@ pub(crate) fn ending(number: usize) -> Ending {
         detail: EndingDetail {
             model: format!("m{}", number % 4),
             key_id: format!("key_{}", number % 11),
+            member: (number % 3 > 0).then(|| format!("acct_a/acct_{}", number % 5)),
             conversation: (!number.is_multiple_of(4)).then(|| format!("{}", number % 37)),
             implausible: number.is_multiple_of(13),
             usage: Usage {
@@ -54,6 +55,7 @@ fn rows(dir: &Path) -> Vec<String> {
         "account",
         "model",
         "api_key",
+        "member",
         "outcome",
         "activity",
         "posting",
@@ -142,6 +144,9 @@ fn an_index_that_is_damaged_foreign_newer_or_gone_is_made_anew() {
     catch_up(&ledger, 4_096);
     let sound = rows(dir.path());
     drop(ledger);
+    sqlite::checkpoint(&create_for_test(dir.path())).unwrap();
+    let sound_copy = dir.path().join("sound.db");
+    std::fs::copy(&path, &sound_copy).unwrap();
     let change = |sql: &str| create_for_test(dir.path()).execute_batch(sql).unwrap();
     let damage = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = std::fs::read(&path).unwrap();
@@ -149,7 +154,7 @@ fn an_index_that_is_damaged_foreign_newer_or_gone_is_made_anew() {
         std::fs::write(&path, bytes).unwrap();
     };
     type Change<'a> = &'a dyn Fn();
-    let changes: [(&str, bool, Change<'_>); 11] = [
+    let changes: [(&str, bool, Change<'_>); 12] = [
         ("garbage", true, &|| damage(&|bytes| bytes.fill(0xa5))),
         ("torn", true, &|| damage(&|bytes| bytes.truncate(3 * 1_024))),
         ("no header", true, &|| damage(&|bytes| bytes[..16].fill(0))),
@@ -158,6 +163,29 @@ fn an_index_that_is_damaged_foreign_newer_or_gone_is_made_anew() {
         ("no table", true, &|| change("DROP TABLE watermark")),
         ("no row", true, &|| change("DELETE FROM watermark")),
         ("gone", false, &|| std::fs::remove_file(&path).unwrap()),
+        ("older", false, &|| {
+            std::fs::remove_file(&path).unwrap();
+            let mut old = sqlite::open_with_page_size(&path, PAGE_BYTES, "test").unwrap();
+            sqlite::migrate(&mut old, &MIGRATIONS[..1], "test").unwrap();
+            // As the program of that version left it.
+            old.execute_batch(&format!(
+                "ATTACH '{}' AS new;
+                 INSERT INTO account SELECT * FROM new.account;
+                 INSERT INTO model SELECT * FROM new.model;
+                 INSERT INTO api_key SELECT * FROM new.api_key;
+                 INSERT INTO activity SELECT * FROM new.activity;
+                 INSERT INTO posting SELECT * FROM new.posting;
+                 INSERT INTO usage_hour SELECT account, hour, model, api_key, responses, credits,
+                   input, cache_read, output, voids FROM new.usage_hour WHERE true
+                   ON CONFLICT DO NOTHING;
+                 INSERT INTO usage_total SELECT * FROM new.usage_total;
+                 INSERT INTO conversation SELECT * FROM new.conversation;
+                 DELETE FROM outcome; INSERT INTO outcome SELECT * FROM new.outcome;
+                 DELETE FROM watermark; INSERT INTO watermark SELECT * FROM new.watermark;",
+                sound_copy.display()
+            ))
+            .unwrap();
+        }),
         ("empty", false, &|| std::fs::write(&path, "").unwrap()),
         ("ahead", false, &|| change("UPDATE watermark SET seq = 999")),
         ("foreign", false, &|| {

@@ -54,7 +54,7 @@ pub(crate) fn clear(connection: &Connection) -> rusqlite::Result<()> {
         "DELETE FROM main.activity; DELETE FROM main.posting; DELETE FROM main.usage_hour;
          DELETE FROM main.usage_day; DELETE FROM main.usage_total; DELETE FROM main.conversation;
          DELETE FROM main.account; DELETE FROM main.model; DELETE FROM main.api_key;
-         DELETE FROM main.outcome WHERE id > 0;
+         DELETE FROM main.member WHERE id > 0; DELETE FROM main.outcome WHERE id > 0;
          UPDATE main.watermark SET seq = 0, hash = zeroblob(32), conversations = 0;",
     )
 }
@@ -201,26 +201,20 @@ fn write_usage(
     let hours: BTreeMap<_, _> = hours.into_iter().collect();
     let mut days: BTreeMap<UsageKey, UsageChange> = BTreeMap::new();
     let mut totals: BTreeMap<(i64, i64), UsageChange> = BTreeMap::new();
-    for (&(account, hour, model, api_key), change) in &hours {
+    for (&[account, hour, model, api_key, member], change) in &hours {
         if change.sum.responses == 0 {
             continue;
         }
         let day = hour.div_euclid(DAY_HOURS);
-        let of_day = days.entry((account, day, model, api_key)).or_default();
-        of_day.add(*change);
+        let of_day = days.entry([account, day, model, api_key, member]);
+        of_day.or_default().add(*change);
         totals.entry((day, model)).or_default().add(*change);
     }
     let of_hours = hours
         .iter()
-        .map(|(&(account, hour, model, api_key), change)| {
-            ([account, hour, model, api_key], change, Some(change.voids))
-        });
+        .map(|(key, change)| (*key, change, Some(change.voids)));
     write_sums(connection, &HOUR, of_hours)?;
-    let of_days = days
-        .iter()
-        .map(|(&(account, day, model, api_key), change)| {
-            ([account, day, model, api_key], change, None)
-        });
+    let of_days = days.iter().map(|(key, change)| (*key, change, None));
     write_sums(connection, &DAY, of_days)?;
     let of_all = totals
         .iter()
@@ -255,13 +249,13 @@ struct SumTable {
 
 const HOUR: SumTable = SumTable {
     name: "usage_hour",
-    key: "account, hour, model, api_key",
+    key: "account, hour, model, api_key, member",
     own: Some(("voids", MAX_TOKENS_SUM)),
 };
 
 const DAY: SumTable = SumTable {
     name: "usage_day",
-    key: "account, day, model, api_key",
+    key: "account, day, model, api_key, member",
     own: None,
 };
 

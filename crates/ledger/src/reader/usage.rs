@@ -1,5 +1,5 @@
-//! Usage: the debits of an account by hour or day, model and key, and the debits of all accounts by
-//! day and model.
+//! Usage: the debits of an account by hour or day, model, key and member, and the debits of all
+//! accounts by day and model.
 //!
 //! The sums are rows of the index (`index/write.rs` adds the debits). A query reads the rows of its
 //! account and its span from `index.db` and the tail, and never reads entries. Refunds are not in
@@ -39,10 +39,13 @@ pub struct UsageQuery {
     pub span: UsageSpan,
     pub model: Option<String>,
     pub key_id: Option<String>,
+    /// Id of a membership.
+    pub member: Option<String>,
     /// Interval of the groups. `None` sums up the whole span.
     pub interval: Option<UsageInterval>,
     pub by_model: bool,
     pub by_key: bool,
+    pub by_member: bool,
 }
 
 /// A group of debits. A field that the query does not group by is 0 or empty.
@@ -52,8 +55,13 @@ pub struct UsageRow {
     pub time: i64,
     pub model: String,
     pub key_id: String,
+    /// Id of the membership whose key it was; empty for a key of no member.
+    pub member: String,
     pub sum: SpendTotals,
 }
+
+/// A position in the order of a report: time, model, key and member.
+pub type UsageCursor<'a> = (i64, &'a str, &'a str, &'a str);
 
 /// The sum of one model's debits on one day, over all accounts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,23 +81,25 @@ impl UsageQuery {
             span,
             model: None,
             key_id: None,
+            member: None,
             interval: None,
             by_model: false,
             by_key: false,
+            by_member: false,
         }
     }
 }
 
 impl UsageRow {
     /// Returns the row's position in the order of a report. The next page begins after it.
-    pub fn cursor(&self) -> (i64, &str, &str) {
-        (self.time, &self.model, &self.key_id)
+    pub fn cursor(&self) -> UsageCursor<'_> {
+        (self.time, &self.model, &self.key_id, &self.member)
     }
 }
 
 impl LedgerPages<'_> {
-    /// Returns at most `limit` groups of an account's debits, ordered by time, model and key, and
-    /// starting after the cursor `after`.
+    /// Returns at most `limit` groups of an account's debits, ordered by time, model, key and
+    /// member, and starting after the cursor `after`.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read.
@@ -97,7 +107,7 @@ impl LedgerPages<'_> {
         &self,
         account: &str,
         query: &UsageQuery,
-        after: Option<(i64, &str, &str)>,
+        after: Option<UsageCursor<'_>>,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
         self.0
@@ -206,7 +216,8 @@ const SUMS: &str =
 /// SQLite would refuse.
 pub(crate) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span: &str) -> String {
     let rows = tables.union(&format!(
-        "SELECT {unit}, model, api_key, responses, credits, input, cache_read, output FROM $.{table}
+        "SELECT {unit}, model, api_key, member, responses, credits, input, cache_read, output
+         FROM $.{table}
          WHERE account = ?1 AND {span} AND responses > 0"
     ));
     let tokens: Vec<_> = ["input", "cache_read", "output"]
@@ -214,9 +225,9 @@ pub(crate) fn usage_rows(tables: IndexTables<'_>, table: &str, unit: &str, span:
         .map(|class| format!("min(sum(min({class}, 1 << 44)), 1 << 44) AS {class}"))
         .collect();
     format!(
-        "SELECT {unit}, model, api_key, sum(responses) AS responses,
+        "SELECT {unit}, model, api_key, member, sum(responses) AS responses,
            min(sum(credits), 9007199254740991) AS credits, {}
-         FROM ({rows}) GROUP BY {unit}, model, api_key",
+         FROM ({rows}) GROUP BY {unit}, model, api_key, member",
         tokens.join(", ")
     )
 }
@@ -278,7 +289,7 @@ fn usage_sql(
     tables: IndexTables<'_>,
     account: &str,
     query: &UsageQuery,
-    after: Option<(i64, &str, &str)>,
+    after: Option<UsageCursor<'_>>,
     limit: u32,
 ) -> rusqlite::Result<Option<UsageSql>> {
     let Some(account) = tables.find_name("account", account)? else {
@@ -288,9 +299,11 @@ fn usage_sql(
         span,
         model,
         key_id,
+        member,
         interval,
         by_model,
         by_key,
+        by_member,
     } = query;
     let (table, unit, day, from, to) = match *span {
         UsageSpan::Hours(from, to) => ("usage_hour", "hour", "hour / 24", from, to),
@@ -309,10 +322,12 @@ fn usage_sql(
         true => tables.name_of(names, &format!("usage.{names}")),
         false => "''".to_owned(),
     };
-    let (model_column, key_column) = (column(*by_model, "model"), column(*by_key, "api_key"));
+    let model_column = column(*by_model, "model");
+    let key_column = column(*by_key, "api_key");
+    let member_column = column(*by_member, "member");
     let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(account), Box::new(from), Box::new(to)];
     let mut rows = format!("{unit} >= ?2 AND {unit} < ?3");
-    for (names, value) in [("model", model), ("api_key", key_id)] {
+    for (names, value) in [("model", model), ("api_key", key_id), ("member", member)] {
         let Some(value) = value else { continue };
         let Some(number) = tables.find_name(names, value)? else {
             return Ok(None);
@@ -324,16 +339,20 @@ fn usage_sql(
     values.push(Box::new(limit));
     let limit = values.len();
     let mut having = String::new();
-    if let Some((time, model, key_id)) = after {
-        let (one, two, three) = (limit + 1, limit + 2, limit + 3);
-        having = format!(" HAVING (in_time, of_model, of_key) > (?{one}, ?{two}, ?{three})");
+    if let Some((time, model, key_id, member)) = after {
+        let [one, two, three, four] = [1, 2, 3, 4].map(|place| limit + place);
+        having = format!(
+            " HAVING (in_time, of_model, of_key, of_member) > (?{one}, ?{two}, ?{three}, ?{four})"
+        );
         values.push(Box::new(time));
-        values.push(Box::new(model.to_owned()));
-        values.push(Box::new(key_id.to_owned()));
+        for name in [model, key_id, member] {
+            values.push(Box::new(name.to_owned()));
+        }
     }
     let sql = format!(
-        "SELECT {time} AS in_time, {model_column} AS of_model, {key_column} AS of_key, {SUMS}
-         FROM ({rows}) AS usage GROUP BY 1, 2, 3{having} ORDER BY 1, 2, 3 LIMIT ?{limit}"
+        "SELECT {time} AS in_time, {model_column} AS of_model, {key_column} AS of_key,
+           {member_column} AS of_member, {SUMS}
+         FROM ({rows}) AS usage GROUP BY 1, 2, 3, 4{having} ORDER BY 1, 2, 3, 4 LIMIT ?{limit}"
     );
     Ok(Some((sql, values)))
 }
@@ -343,7 +362,8 @@ fn usage_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
         time: row.get(0)?,
         model: row.get(1)?,
         key_id: row.get(2)?,
-        sum: spend_totals(row, 3)?,
+        member: row.get(3)?,
+        sum: spend_totals(row, 4)?,
     })
 }
 

@@ -3,7 +3,8 @@
 //! This file also checks properties that the number does not cover: the schema is the program's,
 //! keys ascend and names are unique, every row has an entry, a conversation begins and ends with
 //! its turns, and each index has the rows of its table. The memory holds the hashes of all names of
-//! accounts, models and keys, and does not grow with the entries. This file must not write.
+//! accounts, models, keys and members, and does not grow with the entries. This file must not
+//! write.
 
 use super::{
     DAY, DEBIT, FIRST_POSTING, FingerprintKeys, HOUR, IMPLAUSIBLE, IndexFault, IndexRow, RowSums,
@@ -93,7 +94,7 @@ fn check_schema(connection: &Connection) -> Outcome<()> {
 /// The hashes of a table's names, by number.
 struct StoredNames {
     hashes: HashMap<i64, u64>,
-    /// Numbers that occur in rows of `activity`.
+    /// Numbers that occur in rows of `activity`, or those of members in sums.
     used: HashSet<i64>,
 }
 
@@ -125,13 +126,20 @@ impl StoredNames {
         hash.ok_or_else(|| wrong("has a number without a name"))
     }
 
-    /// Returns the hash of the name with this number, and marks the number as used in `activity`.
+    /// Returns the hash of the name with this number, and marks the number as used.
     fn used_hash(&mut self, number: i64) -> Outcome<u64> {
         let hash = self.hash(number)?;
         if !self.used.contains(&number) {
             self.used.insert(number);
         }
         Ok(hash)
+    }
+
+    /// Checks that an entry has each name. An empty index has some names with the number 0.
+    fn require_used(&self) -> Outcome<()> {
+        let mut numbers = self.hashes.keys();
+        let are_used = numbers.all(|number| *number == 0 || self.used.contains(number));
+        require(are_used, "has a name without an entry")
     }
 }
 
@@ -141,6 +149,7 @@ struct StoredRows<'a> {
     accounts: StoredNames,
     models: StoredNames,
     api_keys: StoredNames,
+    members: StoredNames,
     outcomes: StoredNames,
     sum: u128,
     has_full_sum: bool,
@@ -164,12 +173,15 @@ impl<'a> StoredRows<'a> {
             accounts: names("account")?,
             models: names("model")?,
             api_keys: names("api_key")?,
+            members: names("member")?,
             outcomes: names("outcome")?,
             sum: 0,
             has_full_sum: false,
         };
         let completed = stored.outcomes.hash(0)?;
         require(completed == keys.name("completed"), "has another outcome 0")?;
+        let none = stored.members.hash(0)?;
+        require(none == keys.name(""), "has another member 0")?;
         let rows = stored.add_activity()?;
         let indexed = IndexedRows {
             by_seq: stored.indexed(
@@ -191,6 +203,7 @@ impl<'a> StoredRows<'a> {
         stored.add_postings()?;
         stored.add_usage(HOUR, ", voids")?;
         stored.add_usage(DAY, "")?;
+        stored.members.require_used()?;
         stored.add_totals()?;
         Ok((stored.sum, stored.has_full_sum))
     }
@@ -291,17 +304,9 @@ impl<'a> StoredRows<'a> {
             }
             Ok(key)
         })?;
-        let names = [&self.accounts, &self.models, &self.api_keys];
-        let mut are_used = names
-            .iter()
-            .all(|names| names.used.len() == names.hashes.len());
-        // An empty index also has the outcome 0.
-        are_used &= self
-            .outcomes
-            .hashes
-            .keys()
-            .all(|number| *number == 0 || self.outcomes.used.contains(number));
-        require(are_used, "has a name without an entry")?;
+        for names in [&self.accounts, &self.models, &self.api_keys, &self.outcomes] {
+            names.require_used()?;
+        }
         Ok(indexed)
     }
 
@@ -429,23 +434,24 @@ impl<'a> StoredRows<'a> {
     /// has.
     fn add_usage(&mut self, unit: &'static str, own: &str) -> Outcome<()> {
         let select = format!(
-            "SELECT account, {unit}, model, api_key, responses, credits, input, cache_read, output{own}
-             FROM usage_{unit} ORDER BY account, {unit}, model, api_key"
+            "SELECT account, {unit}, model, api_key, member, responses, credits, input, cache_read, output{own}
+             FROM usage_{unit} ORDER BY account, {unit}, model, api_key, member"
         );
         self.for_each(&select, |stored, row| {
-            let sums = sums_from(row, 4)?;
+            let sums = sums_from(row, 5)?;
             require(sums[0] > 0 || sums[5] > 0, NO_REQUEST)?;
-            let key @ (account, time, model, api_key) =
-                (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+            let (account, time, model) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (api_key, member) = (row.get(3)?, row.get(4)?);
             let usage = IndexRow::Usage {
                 unit,
                 account: stored.accounts.hash(account)?,
                 time,
                 model: stored.models.hash(model)?,
                 api_key: stored.api_keys.hash(api_key)?,
+                member: stored.members.used_hash(member)?,
             };
             stored.add_sums(&usage, &sums);
-            Ok(key)
+            Ok((account, time, model, api_key, member))
         })
     }
 

@@ -8,15 +8,16 @@ use crate::index::tests::{enter, opened};
 use rusqlite::Connection;
 
 /// The tables, with the columns of their keys.
-const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 11] = [
     ("account", "id"),
     ("model", "id"),
     ("api_key", "id"),
+    ("member", "id"),
     ("outcome", "id"),
     ("activity", "account, at, seq"),
     ("posting", "account, at, seq"),
-    ("usage_hour", "account, hour, model, api_key"),
-    ("usage_day", "account, day, model, api_key"),
+    ("usage_hour", "account, hour, model, api_key, member"),
+    ("usage_day", "account, day, model, api_key, member"),
     ("usage_total", "day, model"),
     ("conversation", "account, id"),
 ];
@@ -30,7 +31,7 @@ const EXCHANGES: [&str; 9] = [
     "UPDATE usage_hour SET credits = credits + CASE hour % 2 WHEN 0 THEN 1 ELSE -1 END",
     "UPDATE usage_hour SET input = output, output = input",
     "UPDATE usage_day SET responses = responses + iif(model = 1, 1, -1)",
-    "INSERT INTO usage_hour SELECT account, hour + 900, model, api_key, 0, 0, 0, 0, 0, 0 FROM usage_hour LIMIT 1",
+    "INSERT INTO usage_hour SELECT account, hour + 900, model, api_key, member, 0, 0, 0, 0, 0, 0 FROM usage_hour LIMIT 1",
     "INSERT INTO conversation SELECT account, id + 900, 'new', 0, 0, 0, 0, 0, 0, 0 FROM conversation LIMIT 1",
 ];
 
@@ -123,7 +124,7 @@ fn any_change_of_a_row_changes_the_fingerprint() {
             changes.push(format!("UPDATE {table} SET {column} = {value} WHERE {one}"));
         }
     }
-    for table in ["account", "model", "api_key", "outcome"] {
+    for table in ["account", "model", "api_key", "member", "outcome"] {
         changes.push(format!(
             "INSERT INTO {table} (id, name) VALUES (900, 'new')"
         ));

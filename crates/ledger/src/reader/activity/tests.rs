@@ -321,7 +321,7 @@ fn large(dir: &std::path::Path) -> Connection {
              WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})
              SELECT iif(i % 10, 1, 2), {NOW} + i * 1000, i, 0, i % 5, i % 7, i % 1000 = 3, iif(i % 100 = 1, 1, 2), 0 FROM n;
              UPDATE activity SET model = 8 WHERE seq = 11;
-             INSERT INTO usage_hour SELECT account, at / {HOUR_MS}, model, api_key, count(*), 0, 0, 0, 0, 0
+             INSERT INTO usage_hour SELECT account, at / {HOUR_MS}, model, api_key, 0, count(*), 0, 0, 0, 0, 0
                FROM activity GROUP BY 1, 2, 3, 4;
              INSERT INTO conversation SELECT account, seq + 2, 'c' || seq, at, at, 1, 0, 0, 0, 0 FROM activity;
              INSERT INTO conversation VALUES (1, 1, 'c', {NOW}, {NOW}, 1, 0, 0, 0, 0), (1, 2, 'd', {NOW}, {NOW}, 1, 0, 0, 0, 0);"

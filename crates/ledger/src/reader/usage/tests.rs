@@ -60,6 +60,8 @@ fn ending(number: usize) -> Ending {
         detail: EndingDetail {
             model: format!("m{}", number / 3 % 3),
             key_id: format!("key_{}", number / 9 % 4),
+            // Some keys are handed over, and some belong to no member.
+            member: (number % 5 > 0).then(|| format!("acct_a/acct_{}", number % 2)),
             usage: Usage {
                 input: 10 + count,
                 cache_read: count % 7,
@@ -108,7 +110,7 @@ fn entries(ledger: &Ledger) -> Vec<LedgerEntry> {
 
 /// The sums of an account's debits, added up one by one.
 fn expected(entries: &[LedgerEntry], account: &str, query: &UsageQuery) -> Vec<UsageRow> {
-    let mut sums: BTreeMap<(i64, String, String), SpendTotals> = BTreeMap::new();
+    let mut sums: BTreeMap<(i64, String, String, String), SpendTotals> = BTreeMap::new();
     for entry in entries {
         if entry.kind != "debit" || entry.account != account {
             continue;
@@ -125,7 +127,8 @@ fn expected(entries: &[LedgerEntry], account: &str, query: &UsageQuery) -> Vec<U
             }
         };
         let is_wanted = query.model.as_ref().is_none_or(|it| *it == detail.model)
-            && query.key_id.as_ref().is_none_or(|it| *it == detail.key_id);
+            && query.key_id.as_ref().is_none_or(|it| *it == detail.key_id)
+            && (query.member.is_none() || query.member == detail.member);
         if !is_inside || !is_wanted {
             continue;
         }
@@ -147,6 +150,7 @@ fn expected(entries: &[LedgerEntry], account: &str, query: &UsageQuery) -> Vec<U
             time,
             only(query.by_model, detail.model),
             only(query.by_key, detail.key_id),
+            only(query.by_member, detail.member.unwrap_or_default()),
         );
         let sum = sums.entry(group).or_default();
         *sum = sum.plus(SpendTotals {
@@ -157,10 +161,11 @@ fn expected(entries: &[LedgerEntry], account: &str, query: &UsageQuery) -> Vec<U
             output: detail.usage.output_total(),
         });
     }
-    let row = |((time, model, key_id), sum)| UsageRow {
+    let row = |((time, model, key_id, member), sum)| UsageRow {
         time,
         model,
         key_id,
+        member,
         sum,
     };
     sums.into_iter().map(row).collect()
@@ -179,7 +184,7 @@ fn queries() -> Vec<UsageQuery> {
     let mut queries = Vec::new();
     for span in spans {
         for interval in [None, Some(UsageInterval::Unit), Some(UsageInterval::Month)] {
-            for bits in 0..16_u32 {
+            for bits in 0..64_u32 {
                 let has = |bit: u32| bits & (1 << bit) != 0;
                 queries.push(UsageQuery {
                     span,
@@ -188,6 +193,8 @@ fn queries() -> Vec<UsageQuery> {
                     by_key: has(1),
                     model: has(2).then(|| "m1".to_owned()),
                     key_id: has(3).then(|| "key_1".to_owned()),
+                    by_member: has(4),
+                    member: has(5).then(|| "acct_a/acct_1".to_owned()),
                 });
             }
         }
@@ -236,6 +243,7 @@ fn pages_of_a_report_neither_repeat_nor_leave_out() {
         interval: Some(UsageInterval::Unit),
         by_model: true,
         by_key: true,
+        by_member: true,
         ..UsageQuery::new(UsageSpan::Days(0, DAY + 400))
     };
     let all = ledger
@@ -317,6 +325,7 @@ fn a_ledger_of_version_7_gets_the_sums_of_its_debits() {
             interval: Some(UsageInterval::Unit),
             by_model: true,
             by_key: true,
+            by_member: true,
             ..UsageQuery::new(UsageSpan::Days(0, i64::MAX))
         };
         let by_hour = UsageQuery {
@@ -369,7 +378,8 @@ fn a_report_reads_the_rows_of_its_account_and_span() {
     index
         .execute_batch(
             "INSERT INTO account VALUES (1, 'acct_a'); INSERT INTO model VALUES (1, 'm1');
-             INSERT INTO api_key VALUES (1, 'key_1');",
+             INSERT INTO api_key VALUES (1, 'key_1');
+             INSERT INTO member VALUES (1, 'acct_a/acct_1');",
         )
         .unwrap();
     let tail = create_tail_for_test(dir.path());
@@ -387,7 +397,7 @@ fn reads_ranges(tables: IndexTables<'_>) {
         plan
     };
     for query in queries() {
-        for after in [None, Some((DAY, "m1", "key_1"))] {
+        for after in [None, Some((DAY, "m1", "key_1", ""))] {
             let sql = usage_sql(tables, ACCOUNTS[0], &query, after, 100);
             let (sql, values) = sql.unwrap().unwrap();
             let plan = reads_a_range(&sql, &values);
