@@ -3,10 +3,10 @@
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
 //! links), `admin/people.rs` (roles, deletion, receipts), `admin/payments.rs`, `admin/codes.rs`,
-//! `admin/keys.rs` or `admin/accounts.rs` handles it, with the state of `admin/state.rs`.
-//! `admin/error.rs` turns failures into responses. The command line prints the same documents
-//! (`document.rs`). This module must not decide what the ledger's rules allow, and must never be
-//! reachable through the edge.
+//! `admin/keys.rs`, `admin/organisations.rs` or `admin/accounts.rs` handles it, with the state of
+//! `admin/state.rs`. `admin/error.rs` turns failures into responses. The command line prints the
+//! same documents (`document.rs`). This module must not decide what the ledger's rules allow, and
+//! must never be reachable through the edge.
 
 mod accounts;
 mod auth;
@@ -17,6 +17,7 @@ mod error;
 mod keys;
 mod money;
 mod openapi;
+mod organisations;
 mod payments;
 mod people;
 mod state;
@@ -33,7 +34,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use config::Settings;
 use error::AdminError;
 use state::{AdminState, PREFIX};
@@ -87,6 +88,27 @@ pub fn router(
         .route("/codes", get(codes::list).post(codes::create))
         .route("/codes/{code}", get(codes::show))
         .route("/codes/{code}/void", post(codes::void))
+        .route(
+            "/organisations",
+            get(organisations::list).post(organisations::create),
+        )
+        .route("/organisations/{account}", get(organisations::show))
+        .route(
+            "/organisations/{account}/members",
+            post(organisations::add_member),
+        )
+        .route(
+            "/organisations/{account}/members/{person}",
+            patch(organisations::set_member),
+        )
+        .route(
+            "/organisations/{account}/members/{person}/remove",
+            post(organisations::remove_member),
+        )
+        .route(
+            "/organisations/{account}/invites/{invite_id}/revoke",
+            post(organisations::revoke_invite),
+        )
         .route("/openapi.json", get(openapi::document))
         .fallback(|| async { no_such_path() })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })

@@ -32,6 +32,16 @@ pub fn account(account: &Account) -> Value {
     value
 }
 
+/// An organisation without its members.
+pub fn organisation(organisation: &Account) -> Value {
+    json!({
+        "account_id": organisation.id,
+        "name": organisation.organisation,
+        "status": organisation.status.name(),
+        "created_at": rfc3339(organisation.created_at_ms),
+    })
+}
+
 /// An identity by which the holder of an account signs in.
 pub fn identity(identity: &Identity) -> Value {
     json!({

@@ -37,6 +37,7 @@ pub mod known_request;
 pub mod local_link;
 pub mod notify;
 pub mod optional_parts;
+pub mod organisations;
 pub mod payments;
 pub mod private_refusals;
 pub mod provider_client;

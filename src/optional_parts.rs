@@ -40,6 +40,7 @@ const PARTS: [OptionalPart; 4] = [
             "/dashboard/organisation",
             "/dashboard/switch",
             "/dashboard/join",
+            "/admin/v1/organisations",
         ],
         acts: &["organisation."],
     },

@@ -142,9 +142,13 @@ impl From<AccountError> for AdminError {
             AccountError::BadEmail
             | AccountError::BadPassword
             | AccountError::BadKeyName
+            | AccountError::HiddenCharInKeyName
+            | AccountError::BadOrganisationName
             | AccountError::BadModels
             | AccountError::BadRate => Self::Invalid(error.to_string()),
-            AccountError::NoAccount | AccountError::NoKey => Self::NotFound(error.to_string()),
+            AccountError::NoAccount | AccountError::NoKey | AccountError::NoMember => {
+                Self::NotFound(error.to_string())
+            }
             AccountError::Random(_) | AccountError::Password(_) => {
                 Self::Internal(error.to_string())
             }

@@ -10,7 +10,9 @@ use super::state::AdminState;
 use crate::document;
 use crate::shared_credit::wait_until_published;
 use accounts::db::KeyFilter;
-use accounts::{Account, Actor, ApiKey, KeyScope, KeySettings, NewKey, RateSettings, Role};
+use accounts::{
+    Account, Actor, ApiKey, KeyHolder, KeyScope, KeySettings, NewKey, RateSettings, Role,
+};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -36,6 +38,8 @@ type JsonResult = Result<Json<Value>, AdminError>;
 #[serde(deny_unknown_fields)]
 struct KeyBody {
     name: Option<String>,
+    /// Id or e-mail of the member whose key it is, if the account is an organisation's.
+    member: Option<String>,
     #[serde(default, deserialize_with = "deserialize_setting")]
     expires_in_seconds: Option<Option<u64>>,
     /// Spend limit in the format of the command line, such as `100/day`.
@@ -193,14 +197,23 @@ pub async fn create(
         refuse_administrator(&account)?;
         let name = body.name.clone();
         let name = name.ok_or_else(|| AdminError::Invalid("name is missing".into()))?;
+        let member = body.member.as_deref();
+        let member = member.map(|member| app.find_account(member)).transpose()?;
         let mut settings = KeySettings::default();
         body.check(app, at_ms)?.apply(&mut settings);
-        let what = json!({"name": name, "settings": settings});
+        let mut what = json!({"name": name, "settings": settings});
+        if let Some(member) = &member {
+            what["person"] = json!(member.id);
+        }
+        let holder = KeyHolder {
+            account: &account.id,
+            member: member.as_ref().map(|member| member.id.as_str()),
+        };
         let acting = app.accounts.with_actor(&by, at_ms);
         let new = acting.record_then_run("key.create", &account.id, &what, || {
             app.accounts
                 .api_keys()
-                .create_key_with(&account.id, &name, &settings, at_ms)
+                .create_key_of(holder, &name, &settings, at_ms)
         })?;
         log_act(&by, "created the key", &new.key_id);
         new_key_document(app, &new).map(|value| (StatusCode::CREATED, Json(value)))
@@ -215,8 +228,9 @@ pub async fn change(
     body: BodyResult,
 ) -> JsonResult {
     let body: KeyBody = parse_body(&body?)?;
-    if body.name.is_some() {
-        return Err(AdminError::Invalid("name cannot be changed".into()));
+    if body.name.is_some() || body.member.is_some() {
+        let why = "name and member cannot be changed";
+        return Err(AdminError::Invalid(why.into()));
     }
     let Path(id) = id?;
     app.run_write(move |app| {

@@ -2,6 +2,7 @@
 
 mod holders;
 mod openapi;
+mod organisations;
 
 use super::*;
 use crate::refused_requests::{NoteKind, RefusedRequest, RequestNote, VendorFault};

@@ -4,16 +4,15 @@
 //! limits of an organisation are those of its account: `account` and `key` take its id.
 
 use super::account::{CommandContext, command_line_actor, find, print};
-use crate::shared_credit::wait_until_published;
-use accounts::{
-    Account, Member, MemberAuthority, MemberEdit, OrganisationRole, complete_sign_ups,
-    membership_id,
+use crate::document;
+use crate::organisations::{
+    MemberUpdate, change_member, create_organisation, describe_organisation,
 };
+use accounts::{Account, MemberAuthority, MemberEdit, OrganisationRole};
 use anyhow::{Context as _, bail};
-use base::clock::rfc3339;
 use clap::Subcommand;
-use credits::limits::{Period, SpendLimit, SpendLimitParseError};
-use serde_json::{Value, json};
+use credits::limits::{SpendLimit, SpendLimitParseError};
+use serde_json::json;
 
 #[derive(Debug, Subcommand)]
 pub enum OrganisationCommand {
@@ -115,23 +114,19 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
     match command {
         OrganisationCommand::Create { name, owner } => {
             let owner = find(context, &owner)?;
-            let created = acting
-                .create_organisation(&name, &owner.id)
+            let (accounts, billing) = (context.accounts, context.billing);
+            let created = create_organisation(accounts, billing, &by, &name, &owner.id)
                 .with_context(|| format!("cannot create the organisation {name:?}"))?;
-            complete_sign_ups(context.accounts, context.billing.ledger(), context.now_ms)?;
             show(context, &created)
         }
         OrganisationCommand::List => {
-            let all = context.accounts.directory().list()?;
-            let all: Vec<_> = all
-                .into_iter()
-                .filter(|account| account.organisation.is_some())
-                .collect();
+            let all = context.accounts.directory();
+            let all = all.organisations(None, u32::MAX)?;
             let lines = all
                 .iter()
                 .map(|one| format!("{} {} {}\n", one.id, one.status.name(), one.label()));
             let text: String = lines.collect();
-            let values: Vec<_> = all.iter().map(document).collect();
+            let values: Vec<_> = all.iter().map(document::organisation).collect();
             print(context.json, &json!({"organisations": values}), &text)
         }
         OrganisationCommand::Show { organisation } => {
@@ -178,17 +173,16 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
             };
             let organisation = find_organisation(context, &organisation)?;
             let person = find(context, &person)?;
-            let keys = context.accounts.api_keys();
-            let keys = keys.live_of_member(&organisation.id, &person.id)?;
+            let change = MemberUpdate {
+                authority: MemberAuthority::Operator,
+                organisation: &organisation.id,
+                person: &person.id,
+                edit,
+                keys_to: None,
+            };
             let changed = match new {
                 Some(role) => acting.add_member(&organisation.id, &person.id, role),
-                None => acting.change_member(
-                    MemberAuthority::Operator,
-                    &organisation.id,
-                    &person.id,
-                    edit,
-                    None,
-                ),
+                None => change_member(context.accounts, &by, &change),
             };
             changed.with_context(|| {
                 format!(
@@ -197,10 +191,6 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
                     organisation.label()
                 )
             })?;
-            // If the store does not answer for one key, it does not for the others either.
-            let _ = keys
-                .iter()
-                .all(|key| wait_until_published(context.accounts, key));
             show(context, &organisation)
         }
     }
@@ -212,15 +202,6 @@ fn find_organisation(context: &CommandContext<'_>, id: &str) -> anyhow::Result<A
         bail!("the account {id} is a person's, not an organisation's (`org list` shows them)");
     }
     Ok(account)
-}
-
-fn document(organisation: &Account) -> Value {
-    json!({
-        "account_id": organisation.id,
-        "name": organisation.organisation,
-        "status": organisation.status.name(),
-        "created_at": rfc3339(organisation.created_at_ms),
-    })
 }
 
 fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<()> {
@@ -238,22 +219,6 @@ fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<
         organisation.label(),
         lines.collect::<String>()
     );
-    let member = |member: &Member| {
-        let id = membership_id(&organisation.id, &member.person);
-        let period = member.budget.map_or(Period::Total, |budget| budget.period);
-        let spend = context.billing.key_spend(&id, period, context.now_ms)?;
-        anyhow::Ok(json!({
-            "account_id": member.person,
-            "email": member.email,
-            "role": member.role.name(),
-            "since": rfc3339(member.since_ms),
-            "budget": member.budget.map(|budget| budget.to_string()),
-            "spent": spend.spent,
-        }))
-    };
-    let mut value = document(organisation);
-    value["domains"] = json!(context.accounts.organisations().domains(&organisation.id)?);
-    let members: anyhow::Result<Vec<_>> = members.iter().map(member).collect();
-    value["members"] = members?.into();
+    let value = describe_organisation(context.accounts, context.billing, organisation)?;
     print(context.json, &value, &text)
 }

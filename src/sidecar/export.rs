@@ -11,7 +11,7 @@ use crate::document;
 use crate::notify::alerts::AlertRules;
 use crate::notify::webhooks::{DeliveryLogRow, WebhookState, Webhooks};
 use crate::refused_requests::{MAX_LISTED, RefusedFilter, RefusedRequest};
-use accounts::{ApiKey, SessionSummary};
+use accounts::{ApiKey, Membership, SessionSummary};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
@@ -37,6 +37,7 @@ pub async fn export(
         Some(refused) => refused.list(&account.id, &RefusedFilter::default(), None, MAX_LISTED)?,
         None => Vec::new(),
     };
+    let memberships = app.accounts.organisations().memberships(&account.id)?;
     let mut head = json!({
         "exported_at": rfc3339(now_ms),
         "account": document::account_with_balance(&account, &balance),
@@ -44,6 +45,7 @@ pub async fn export(
         "keys": app.accounts.api_keys().keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
         "sessions": app.accounts.logins().sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
         "identities": app.accounts.identities().list(&account.id)?.iter().map(document::identity).collect::<Vec<_>>(),
+        "memberships": memberships.iter().map(membership).collect::<Vec<_>>(),
         "alerts": AlertRules::load(&app.accounts, &account.id)?,
         "webhook": webhooks.find(&account.id)?.as_ref().map(webhook),
         "refused_requests": refused.iter().map(|(_, one)| refused_request(one)).collect::<Vec<_>>(),
@@ -74,6 +76,13 @@ fn key(key: &ApiKey) -> Value {
     json!({
         "key_id": key.id, "name": key.name, "shown": key.shown, "status": key.status.name(),
         "created_at": rfc3339(key.created_at_ms), "revoked_at": key.revoked_at_ms.map(rfc3339),
+    })
+}
+
+fn membership(membership: &Membership) -> Value {
+    json!({
+        "account_id": membership.account, "organisation": membership.name,
+        "role": membership.role.name(), "since": rfc3339(membership.since_ms),
     })
 }
 

@@ -305,8 +305,8 @@ fn key_stop(error: AccountError) -> FormStop {
         AccountError::BadKeyName => FormStop::invalid(format!(
             "A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."
         )),
-        AccountError::ControlCharInKeyName => FormStop::invalid(
-            "A key's name must be one line without control characters, such as line breaks and tabs.",
+        AccountError::HiddenCharInKeyName => FormStop::invalid(
+            "A key's name must be one line without invisible characters, such as tabs and zero-width spaces.",
         ),
         AccountError::BadModels | AccountError::BadRate => {
             FormStop::invalid(format!("Cannot save the limits: {error}."))

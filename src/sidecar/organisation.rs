@@ -13,10 +13,10 @@ use super::page::{Frame, html};
 use super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
-use crate::shared_credit::wait_until_published;
+use crate::organisations::{self, MemberUpdate};
 use accounts::{
     AccountError, Actor, MAX_ORGANISATION_NAME_CHARS, Member, MemberAction, MemberAuthority,
-    MemberEdit, MemberInvite, Membership, OrganisationRole, complete_sign_ups, membership_id,
+    MemberEdit, MemberInvite, Membership, OrganisationRole, membership_id,
 };
 use askama::Template;
 use axum::Router;
@@ -173,6 +173,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<OrganisationPage, Page
     let organisations = app.accounts.organisations();
     let members = organisations.members(&user.account.id)?;
     let members = members.into_iter();
+    let members = members.filter(|member| sees_member(user, member));
     let invites = match user.role.may(MemberAction::ManageMembers) {
         true => organisations.invites(&user.account.id, now_ms())?,
         false => Vec::new(),
@@ -198,6 +199,14 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<OrganisationPage, Page
         fault: None,
         new_link: None,
     })
+}
+
+/// Returns whether the reader sees that somebody is a member. Who sees nothing of what others do
+/// sees only whom to ask.
+fn sees_member(user: &CurrentUser, member: &Member) -> bool {
+    user.role.may(MemberAction::SeeUsage)
+        || member.role.may(MemberAction::ManageMembers)
+        || member.person == user.person.id
 }
 
 /// Returns the roles that the reader may give to a person with the role `from`.
@@ -262,6 +271,7 @@ fn stop(error: AccountError) -> FormStop {
         AccountError::LastOwner
         | AccountError::AlreadyMember
         | AccountError::TooManyMembers
+        | AccountError::TooManyKeys
         | AccountError::TooManyOrganisations => StatusCode::CONFLICT,
         AccountError::BadEmail | AccountError::BadOrganisationName => {
             StatusCode::UNPROCESSABLE_ENTITY
@@ -299,11 +309,8 @@ async fn create_organisation(app: &SidecarState, form: &SignedForm) -> Result<Re
     let (accounts, billing, by) = (app.accounts.clone(), app.billing.clone(), actor(form));
     let (name, token) = (form.field("name").to_owned(), form.user.token.clone());
     let work = move || {
-        let now_ms = now_ms();
-        let created = accounts
-            .with_actor(&by, now_ms)
-            .create_organisation(&name, &by.actor)?;
-        complete_sign_ups(&accounts, billing.ledger(), now_ms)?;
+        let created =
+            organisations::create_organisation(&accounts, &billing, &by, &name, &by.actor)?;
         accounts.logins().show_account(&token, Some(&created.id))?;
         Ok::<_, AccountError>(())
     };
@@ -376,9 +383,11 @@ async fn revoke_invite(
         let (accounts, by) = (app.accounts.clone(), actor(&form));
         let account = form.user.account.id.clone();
         let work = move || {
-            accounts
-                .with_actor(&by, now_ms())
-                .revoke_member_invite(&account, &id)
+            accounts.with_actor(&by, now_ms()).revoke_member_invite(
+                MemberAuthority::Member,
+                &account,
+                &id,
+            )
         };
         run_blocking(work).await?.map_err(stop)?;
         Ok(Redirect::to(ORGANISATION_PATH).into_response())
@@ -430,7 +439,8 @@ fn respond_on_page(
 fn find_member(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<Member, PageError> {
     shown_name(user)?;
     let members = app.accounts.organisations().members(&user.account.id)?;
-    let found = members.into_iter().find(|member| member.person == id);
+    let mut members = members.into_iter();
+    let found = members.find(|member| member.person == id && sees_member(user, member));
     let found = found.ok_or(PageError::NotFound)?;
     match id == user.person.id || user.role.may(MemberAction::ManageMembers) {
         true => Ok(found),
@@ -450,13 +460,14 @@ async fn change(
     let account = form.user.account.id.clone();
     let left = person == form.user.person.id && edit == MemberEdit::Remove;
     let work = move || {
-        let keys = accounts.api_keys().live_of_member(&account, &person)?;
-        let acting = accounts.with_actor(&by, now_ms());
-        let (authority, keys_to) = (MemberAuthority::Member, keys_to.as_deref());
-        acting.change_member(authority, &account, &person, edit, keys_to)?;
-        // If the store does not answer for one key, it does not for the others either.
-        let _ = keys.iter().all(|key| wait_until_published(&accounts, key));
-        Ok::<_, AccountError>(())
+        let change = MemberUpdate {
+            authority: MemberAuthority::Member,
+            organisation: &account,
+            person: &person,
+            edit,
+            keys_to: keys_to.as_deref(),
+        };
+        organisations::change_member(&accounts, &by, &change)
     };
     run_blocking(work).await?.map_err(stop)?;
     let to = if left { SWITCH_PATH } else { ORGANISATION_PATH };

@@ -12,6 +12,7 @@ use super::views::ApiKeys;
 use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow, membership_id};
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
+use crate::name::is_readable;
 use ledger::StoreError;
 use std::sync::Arc;
 
@@ -155,8 +156,8 @@ impl ApiKeys<'_> {
         if !(1..=MAX_KEY_NAME_CHARS).contains(&name.chars().count()) {
             return Err(AccountError::BadKeyName);
         }
-        if name.chars().any(char::is_control) {
-            return Err(AccountError::ControlCharInKeyName);
+        if !is_readable(name) {
+            return Err(AccountError::HiddenCharInKeyName);
         }
         let key = key::generate().map_err(AccountError::Random)?;
         let row = KeyRow {

@@ -376,6 +376,15 @@ impl AuditedAccounts<'_> {
         result
     }
 
+    /// Logs that a rule forbade an action, which changed nothing, and returns the reason.
+    pub(crate) fn record_refusal<T>(
+        &self,
+        change: &AuditChange,
+        refusal: AccountError,
+    ) -> Result<T, AccountError> {
+        self.record_attempt_then_run(change, || Err(refusal), |_| AuditOutcome::DONE)
+    }
+
     /// Logs the attempt of a posting, posts the entry, and logs whether the reference was new and
     /// how the balance changed.
     ///

@@ -85,6 +85,24 @@ impl AccountRows<'_> {
         })
     }
 
+    /// Returns a page of organisations like [`AccountRows::accounts_after`], without deleted ones.
+    pub fn organisations_after(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<AccountRow>, StoreError> {
+        self.0.read("list a page of organisations", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT_COLUMNS} FROM account
+                     WHERE id > ?1 AND organisation IS NOT NULL AND deleted_at_ms IS NULL
+                     ORDER BY id LIMIT ?2"
+                ))?
+                .query_map(params![after, limit], account_row)?
+                .collect()
+        })
+    }
+
     /// Returns all accounts, oldest first.
     pub fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
         self.account_list("list accounts", "created_at_ms IS NOT NULL")

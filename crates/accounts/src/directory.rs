@@ -40,6 +40,20 @@ impl AccountDirectory<'_> {
             .collect())
     }
 
+    /// Returns organisations that are not deleted, in pages like [`AccountDirectory::page`].
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn organisations(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Account>, StoreError> {
+        let people = self.0.db.people();
+        let rows = people.organisations_after(after.unwrap_or_default(), limit)?;
+        Ok(rows.into_iter().map(Account::from).collect())
+    }
+
     /// Returns accounts with `part` in their e-mail or id, or in the id or the shown text of one of
     /// their keys, in pages like [`AccountDirectory::page`]. Case is ignored.
     ///

@@ -28,10 +28,12 @@ pub enum AccountError {
     #[error("a key's name must have 1 to {MAX_KEY_NAME_CHARS} characters")]
     BadKeyName,
     #[error(
-        "a key's name must be one line without control characters, such as line breaks and tabs"
+        "a key's name must be one line without invisible characters, such as tabs and zero-width spaces"
     )]
-    ControlCharInKeyName,
-    #[error("an account can have at most {MAX_LIVE_KEYS} active keys: revoke one first")]
+    HiddenCharInKeyName,
+    #[error(
+        "an account, or a member of an organisation, can have at most {MAX_LIVE_KEYS} active keys: revoke one first"
+    )]
     TooManyKeys,
     #[error("the account does not exist")]
     NoAccount,
@@ -56,7 +58,7 @@ pub enum AccountError {
     #[error("too many invitations are open: revoke some, or wait until some are used or expire")]
     TooManyInvites,
     #[error(
-        "an organisation's name must be one line of 1 to {MAX_ORGANISATION_NAME_CHARS} characters"
+        "an organisation's name must be one line of 1 to {MAX_ORGANISATION_NAME_CHARS} characters, none of them invisible"
     )]
     BadOrganisationName,
     #[error("a person can own at most {MAX_OWNED} organisations")]

@@ -30,6 +30,7 @@ mod links;
 mod mail;
 mod mailbox;
 mod membership;
+mod name;
 mod organisations;
 mod password;
 mod playground;

@@ -5,7 +5,9 @@
 //! by which they sign in. An organisation gets no trial, or anybody could multiply theirs.
 //!
 //! An invitation is a link with 256 random bits, of which the database has the SHA-256. It is for
-//! one address, works once, and ends with the rights of its sender. Must not know HTTP.
+//! one address, works once, and ends with the rights of its sender. The audit log has what an
+//! operator was refused; of members it has what they did, because they could fill it. Must not know
+//! HTTP.
 
 use super::accounts::Account;
 use super::audit::{AuditChange, AuditedAccounts};
@@ -20,6 +22,7 @@ use crate::db::audit::NewAuditLine;
 pub use crate::db::organisations::{Member, MemberEdit, Membership};
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
+use crate::name::is_readable;
 use config::canonical_domain;
 use ledger::StoreError;
 use serde_json::json;
@@ -147,8 +150,8 @@ impl AuditedAccounts<'_> {
     /// many organisations, or if the database fails.
     pub fn create_organisation(&self, name: &str, owner: &str) -> Result<Account, AccountError> {
         let name = name.trim();
-        let is_valid = (1..=MAX_ORGANISATION_NAME_CHARS).contains(&name.chars().count())
-            && !name.chars().any(char::is_control);
+        let is_valid =
+            (1..=MAX_ORGANISATION_NAME_CHARS).contains(&name.chars().count()) && is_readable(name);
         if !is_valid {
             return Err(AccountError::BadOrganisationName);
         }
@@ -159,7 +162,15 @@ impl AuditedAccounts<'_> {
         let change = AuditChange::new("organisation.create", &id, &what);
         let rows = self.accounts.db.organisations();
         let outcome = rows.insert((&id, &email, name), owner, &self.audit_entry(&change))?;
-        check(outcome, AccountError::TooManyOrganisations)?;
+        let authority = match self.actor() == owner {
+            true => MemberAuthority::Member,
+            false => MemberAuthority::Operator,
+        };
+        self.conclude(
+            authority,
+            &change,
+            check(outcome, AccountError::TooManyOrganisations),
+        )?;
         Ok(Account {
             id,
             email,
@@ -185,7 +196,8 @@ impl AuditedAccounts<'_> {
         let change = AuditChange::new("organisation.add", account, &what);
         let rows = self.accounts.db.organisations();
         let outcome = rows.add(account, person, role, &self.audit_entry(&change))?;
-        check(outcome, AccountError::TooManyMembers)
+        let result = check(outcome, AccountError::TooManyMembers);
+        self.conclude(MemberAuthority::Operator, &change, result)
     }
 
     /// Changes or removes a member from the next request on. Keys that the person may no longer use
@@ -193,7 +205,8 @@ impl AuditedAccounts<'_> {
     ///
     /// # Errors
     /// Returns an error if there is no such member, if the role of the actor does not allow it, if
-    /// the organisation would have no owner, or if the database fails.
+    /// the organisation would have no owner, if `keys_to` is no other member with keys or would
+    /// have too many, or if the database fails.
     pub fn change_member(
         &self,
         authority: MemberAuthority,
@@ -202,11 +215,16 @@ impl AuditedAccounts<'_> {
         edit: MemberEdit,
         keys_to: Option<&str>,
     ) -> Result<(), AccountError> {
-        let act = match edit {
-            MemberEdit::Role(_) => "organisation.role",
-            MemberEdit::Budget(_) => "organisation.budget",
-            MemberEdit::Remove => "organisation.remove",
+        let (act, what) = match edit {
+            MemberEdit::Role(role) => ("organisation.role", json!({"role": role.name()})),
+            MemberEdit::Budget(budget) => {
+                let budget = budget.map(|budget| budget.to_string());
+                ("organisation.budget", json!({"budget": budget}))
+            }
+            MemberEdit::Remove => ("organisation.remove", json!({"keys_to": keys_to})),
         };
+        let mut refused = what;
+        refused["person"] = json!(person);
         let outcome = self.accounts.db.organisations().change(
             &MemberChange {
                 account,
@@ -217,7 +235,9 @@ impl AuditedAccounts<'_> {
             },
             self.new_line(act, account),
         )?;
-        check(outcome, AccountError::TooManyMembers)
+        let result = check(outcome, AccountError::TooManyKeys);
+        let refused = AuditChange::new(act, account, &refused);
+        self.conclude(authority, &refused, result)
     }
 
     /// Invites an address to an organisation, in the name of the member who acts. The invitation
@@ -257,12 +277,17 @@ impl AuditedAccounts<'_> {
         })
     }
 
-    /// Revokes an open invitation, by its id.
+    /// Revokes an open invitation, by its id, from now on.
     ///
     /// # Errors
     /// Returns an error if there is no such invitation, if the role of the actor does not allow it,
     /// or if the database fails.
-    pub fn revoke_member_invite(&self, account: &str, id: &str) -> Result<(), AccountError> {
+    pub fn revoke_member_invite(
+        &self,
+        authority: MemberAuthority,
+        account: &str,
+        id: &str,
+    ) -> Result<(), AccountError> {
         let open = self.accounts.organisations();
         let open = open.invites(account, self.now_ms())?.into_iter();
         let invite = open.into_iter().find(|invite| invite.id == id);
@@ -270,7 +295,8 @@ impl AuditedAccounts<'_> {
         let change = AuditChange::new("organisation.revoke", account, &json!({"email": email}));
         let entry = self.audit_entry(&change);
         let rows = self.accounts.db.organisations();
-        let outcome = rows.revoke_invite(account, &email, self.actor(), &entry)?;
+        let by = (authority == MemberAuthority::Member).then_some(self.actor());
+        let outcome = rows.revoke_invite(account, &email, by, &entry)?;
         check(outcome, AccountError::TooManyMembers)
     }
 
@@ -298,7 +324,8 @@ impl AuditedAccounts<'_> {
             true => rows.claim(account, &domain, &entry)?,
             false => rows.release(account, &domain, &entry)?,
         };
-        check(outcome, AccountError::TooManyClaims)
+        let result = check(outcome, AccountError::TooManyClaims);
+        self.conclude(MemberAuthority::Operator, &change, result)
     }
 
     /// Makes the actor a member by the invitation with this token, and uses it up.
@@ -313,6 +340,19 @@ impl AuditedAccounts<'_> {
             self.new_line("organisation.join", ""),
         )?;
         check(outcome, AccountError::TooManyMembers)
+    }
+
+    /// Returns the result of a change, and logs what an operator was refused.
+    fn conclude(
+        &self,
+        authority: MemberAuthority,
+        change: &AuditChange,
+        result: Result<(), AccountError>,
+    ) -> Result<(), AccountError> {
+        match (result, authority) {
+            (Err(refusal), MemberAuthority::Operator) => self.record_refusal(change, refusal),
+            (result, _) => result,
+        }
     }
 
     fn new_line(&self, act: &'static str, object: &str) -> NewAuditLine {

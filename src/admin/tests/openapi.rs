@@ -106,7 +106,7 @@ fn faults(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Stri
 }
 
 /// Turns every part of the gateway on.
-fn turn_all_on(world: &World) {
+pub(super) fn turn_all_on(world: &World) {
     let text = format!(
         "{}payments: {{provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, \
          currency: usd, credit_price: \"0.01\", codes: true}}\norganisations: true\n",
@@ -121,14 +121,26 @@ async fn the_document_leaves_out_what_is_off() {
     let world = world().await;
     let document = world.ask("GET", "/openapi.json", "").await.json();
     let text = document.to_string();
-    for word in ["ayment", "stripe", "/codes", "CodeBatch", "NewCodes"] {
+    for word in [
+        "ayment",
+        "stripe",
+        "/codes",
+        "CodeBatch",
+        "NewCodes",
+        "/organisations",
+        "SetMember",
+    ] {
         assert!(!text.contains(word), "{word}");
     }
     let paths = document["paths"].as_object().unwrap().len();
     turn_all_on(&world);
     let document = world.ask("GET", "/openapi.json", "").await.json();
     let all = document["paths"].as_object().unwrap();
-    assert_eq!(all.len(), paths + 7, "four of payments, three of codes");
+    assert_eq!(
+        all.len(),
+        paths + 13,
+        "four of payments, three of codes, six of organisations"
+    );
 }
 
 #[tokio::test]
@@ -161,7 +173,12 @@ async fn the_document_describes_every_route_and_no_other() {
 #[tokio::test]
 async fn responses_conform_to_the_document() {
     let world = world().await;
+    turn_all_on(&world);
     let document = world.ask("GET", "/openapi.json", "").await.json();
+    let new_organisation = r#"{"name":"Acme","owner":"root@example.com"}"#;
+    let made = world.ask("POST", "/organisations", new_organisation).await;
+    let made = made.json()["account_id"].as_str().unwrap().to_owned();
+    let organisation = format!("/organisations/{made}");
     world.enter_response("req_1");
     world.refuse("req_refused");
     world.note("req_free");
@@ -321,6 +338,44 @@ async fn responses_conform_to_the_document() {
             "/accounts/{account}/delete",
             format!("{account}/delete"),
             r#"{"confirmation":"a@example.com"}"#,
+        ),
+        (
+            "post",
+            "/organisations",
+            "/organisations".to_owned(),
+            new_organisation,
+        ),
+        ("get", "/organisations", "/organisations".to_owned(), ""),
+        (
+            "post",
+            "/organisations/{account}/members",
+            format!("{organisation}/members"),
+            r#"{"person":"n@example.com"}"#,
+        ),
+        (
+            "patch",
+            "/organisations/{account}/members/{person}",
+            format!("{organisation}/members/n@example.com"),
+            r#"{"budget":"5/day"}"#,
+        ),
+        ("get", "/organisations/{account}", organisation.clone(), ""),
+        (
+            "get",
+            "/accounts/{account}/usage",
+            format!("/accounts/{made}/usage?group_by=member"),
+            "",
+        ),
+        (
+            "post",
+            "/organisations/{account}/members/{person}/remove",
+            format!("{organisation}/members/n@example.com/remove"),
+            "",
+        ),
+        (
+            "post",
+            "/organisations/{account}/invites/{invite_id}/revoke",
+            format!("{organisation}/invites/none/revoke"),
+            "",
         ),
         ("get", "/payments", "/payments".to_owned(), ""),
         ("get", "/codes", "/codes".to_owned(), ""),

@@ -457,6 +457,13 @@ async fn a_member_sees_what_the_own_keys_spend_and_others_see_all() {
         1,
         "the own"
     );
+    let sees = |email: &str| members.body.contains(email);
+    let seen =
+        ["owner", "admin", "member", "billing"].map(|role| sees(&format!("{role}@example.com")));
+    assert_eq!(seen, [true, true, true, false], "whom to ask, and no other");
+    let export = world.get("/dashboard/account/export", &member.cookie).await;
+    let membership = r#""organisation":"Acme","role":"member""#;
+    assert!(export.body.contains(membership), "{}", export.body);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use super::audit::{self, AuditEntry, NewAuditLine};
 use super::rows::first_column;
 use super::views::OrganisationRows;
-use crate::limits::{MAX_CLAIMS, MAX_MEMBERS, MAX_OWNED};
+use crate::limits::{MAX_CLAIMS, MAX_LIVE_KEYS, MAX_MEMBERS, MAX_OWNED};
 use crate::membership::{MemberAction, OrganisationRole};
 use credits::limits::SpendLimit;
 use ledger::StoreError;
@@ -27,6 +27,7 @@ pub struct Membership {
     /// Name of the organisation.
     pub name: String,
     pub role: OrganisationRole,
+    pub since_ms: i64,
 }
 
 /// A person in an organisation.
@@ -133,7 +134,7 @@ impl OrganisationRows<'_> {
         self.0.read("list a person's organisations", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT m.account, a.organisation, m.role FROM membership m
+                    "SELECT m.account, a.organisation, m.role, m.since_ms FROM membership m
                      JOIN account a ON a.id = m.account
                      WHERE m.person = ?1 ORDER BY lower(a.organisation), m.account",
                 )?
@@ -142,6 +143,7 @@ impl OrganisationRows<'_> {
                         account: row.get(0)?,
                         name: row.get(1)?,
                         role: role_at(row, 2)?,
+                        since_ms: row.get(3)?,
                     })
                 })?
                 .collect()
@@ -233,6 +235,15 @@ impl OrganisationRows<'_> {
                 && owners(transaction, account)? == 1
             {
                 return Ok(MemberOutcome::LastOwner);
+            }
+            if let Some(to) = keys_to {
+                let taker = role_of(transaction, account, to)?;
+                if to == person || !taker.is_some_and(|role| role.may(MemberAction::UseKeys)) {
+                    return Ok(MemberOutcome::NotFound);
+                }
+                if keys_of_both(transaction, account, [person, to], line.at_ms)? > MAX_LIVE_KEYS {
+                    return Ok(MemberOutcome::LimitReached);
+                }
             }
             match role {
                 Some(role) => transaction.execute(
@@ -340,22 +351,25 @@ impl OrganisationRows<'_> {
             })
     }
 
-    /// Revokes an invitation, found by its address.
+    /// Revokes an invitation, found by its address, for a member or, if `by` is `None`, for an
+    /// operator.
     pub fn revoke_invite(
         &self,
         account: &str,
         email: &str,
-        by: &str,
+        by: Option<&str>,
         act: &AuditEntry<'_>,
     ) -> Result<MemberOutcome, StoreError> {
         self.0
             .write("revoke an invitation to an organisation", |transaction| {
-                let own = role_of(transaction, account, by)?;
-                let Some(own) = own.filter(|own| own.may(MemberAction::ManageMembers)) else {
-                    return Ok(MemberOutcome::NotAllowed);
-                };
-                if !may_end_invite(transaction, own, account, email)? {
-                    return Ok(MemberOutcome::NotAllowed);
+                if let Some(by) = by {
+                    let own = role_of(transaction, account, by)?;
+                    let Some(own) = own.filter(|own| own.may(MemberAction::ManageMembers)) else {
+                        return Ok(MemberOutcome::NotAllowed);
+                    };
+                    if !may_end_invite(transaction, own, account, email)? {
+                        return Ok(MemberOutcome::NotAllowed);
+                    }
                 }
                 let rows = transaction.execute(
                     "DELETE FROM member_invite WHERE account = ?1 AND email = ?2",
@@ -707,6 +721,24 @@ fn may_end_invite(
         )
         .optional()?;
     Ok(invited.is_none_or(|invited| own.may_change(None, Some(invited))))
+}
+
+/// Returns the number of keys that the member `to` would have with those of `person`. Expired keys
+/// do not count, as when a key is made.
+fn keys_of_both(
+    transaction: &Transaction<'_>,
+    account: &str,
+    [person, to]: [&str; 2],
+    now_ms: i64,
+) -> rusqlite::Result<i64> {
+    transaction.query_row(
+        "SELECT count(*) FROM api_key
+         WHERE account = ?1 AND member IN (?2, ?3) AND status <> 'revoked' AND (settings = ''
+           OR ifnull(settings ->> '$.expires_at_ms', ?4 + 1) > ?4
+             AND (member = ?3 OR settings ->> '$.playground_session' IS NULL))",
+        params![account, person, to, now_ms],
+        first_column,
+    )
 }
 
 /// Revokes the keys of a member, or hands them over to `to`. The playground's are revoked: their

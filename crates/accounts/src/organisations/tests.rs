@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::db::AppDb;
+use crate::db::audit::OutcomeKind;
 use crate::limits::{MAX_MEMBERS, MAX_OWNED};
 use crate::{
     AccountError, Accounts, Actor, AuthError, CloseAccountOutcome, KeyHolder, KeyMember,
@@ -249,7 +250,7 @@ fn an_invitation_ends_in_time_and_with_the_rights_of_its_sender() {
     let owner = by(&world.owner);
     let acting = world.accounts.with_actor(&owner, NOW);
     acting
-        .revoke_member_invite(&world.organisation, &id)
+        .revoke_member_invite(MemberAuthority::Member, &world.organisation, &id)
         .unwrap();
     assert!(matches!(
         world.join(&ann, &newer, NOW),
@@ -290,11 +291,17 @@ fn an_admin_ends_no_invitation_of_an_owner() {
         .clone();
     let actor = by(&admin);
     let acting = world.accounts.with_actor(&actor, NOW);
-    let revoked = acting.revoke_member_invite(&world.organisation, &id);
+    let revoked = acting.revoke_member_invite(MemberAuthority::Member, &world.organisation, &id);
     assert!(matches!(revoked, Err(AccountError::NotAllowed)));
     let replaced = world.invite(&admin, "ann@example.com", OrganisationRole::Member);
     assert!(matches!(replaced, Err(AccountError::NotAllowed)));
     assert!(organisations.invite(&token, NOW).unwrap().is_some());
+    let operator = by("uid 0");
+    let acting = world.accounts.with_actor(&operator, NOW);
+    acting
+        .revoke_member_invite(MemberAuthority::Operator, &world.organisation, &id)
+        .unwrap();
+    assert_eq!(organisations.invite(&token, NOW).unwrap(), None);
 }
 
 #[test]
@@ -550,6 +557,7 @@ fn the_numbers_of_organisations_members_and_keys_are_limited() {
         "",
         " ",
         "a\nb",
+        "a\u{200b}b",
         &"x".repeat(MAX_ORGANISATION_NAME_CHARS + 1),
     ] {
         let named = acting.create_organisation(bad, &world.owner);
@@ -570,6 +578,29 @@ fn the_numbers_of_organisations_members_and_keys_are_limited() {
         world.key(&ann).is_ok(),
         "each member has a limit of their own"
     );
+
+    let remove = |to: &str| {
+        acting.change_member(
+            MemberAuthority::Member,
+            &world.organisation,
+            &ann,
+            MemberEdit::Remove,
+            Some(to),
+        )
+    };
+    let taken = remove(&world.owner);
+    assert!(matches!(taken, Err(AccountError::TooManyKeys)), "{taken:?}");
+    let billing = world.member("billing@example.com", OrganisationRole::Billing);
+    for nobody in [&*billing, &*ann, "acct_none"] {
+        let taken = remove(nobody);
+        assert!(matches!(taken, Err(AccountError::NoMember)), "{taken:?}");
+    }
+    let keys = world.accounts.api_keys();
+    let one = keys.live_of_member(&world.organisation, &world.owner);
+    assert!(keys.revoke_key(None, &one.unwrap()[0], NOW).unwrap());
+    remove(&world.owner).unwrap();
+    let all = keys.live_of_member(&world.organisation, &world.owner);
+    assert_eq!(all.unwrap().len(), 100);
 
     world.accounts.database().with_writer(|writer| {
         let sql = "WITH RECURSIVE n(i) AS (VALUES(3) UNION ALL SELECT i + 1 FROM n WHERE i < ?2 - 1)
@@ -623,6 +654,58 @@ fn the_audit_log_has_each_change_with_its_actor() {
     assert!(lines.iter().all(|line| line.object == world.organisation));
     assert!(lines.iter().all(|line| !line.after.contains(&token)));
     assert!(log.verify().unwrap().findings.is_empty());
+}
+
+#[test]
+fn the_audit_log_has_what_an_operator_was_refused_and_not_what_a_member_was() {
+    let world = world();
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let lines = || world.accounts.audit_log().rows(None, 20).unwrap();
+    let before = lines().len();
+    let own = by(&admin);
+    let acting = world.accounts.with_actor(&own, NOW);
+    let set = |acting: &AuditedAccounts<'_>, authority, person: &str, edit| {
+        acting.change_member(authority, &world.organisation, person, edit, None)
+    };
+    let owner = MemberEdit::Role(OrganisationRole::Owner);
+    assert!(set(&acting, MemberAuthority::Member, &admin, owner).is_err());
+    assert!(acting.create_organisation("", &admin).is_err());
+    assert_eq!(lines().len(), before, "members could fill it");
+
+    let operator = by("uid 0");
+    let acting = world.accounts.with_actor(&operator, NOW);
+    let authority = MemberAuthority::Operator;
+    let budget = MemberEdit::Budget(Some("5/day".parse().unwrap()));
+    let member = OrganisationRole::Member;
+    let refused = [
+        acting.add_member(&world.organisation, &admin, member),
+        set(&acting, authority, &world.owner, MemberEdit::Remove),
+        set(&acting, authority, "acct_none", budget),
+        set(&acting, authority, "acct_none", MemberEdit::Role(member)),
+        acting.set_domain("acct_none", "example.com", true),
+        acting.create_organisation("New", "acct_none").map(drop),
+    ];
+    assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    let mut found: Vec<_> = lines().into_iter().take(6).collect();
+    found.reverse();
+    let reasons: Vec<_> = refused
+        .into_iter()
+        .map(|it| it.unwrap_err().to_string())
+        .collect();
+    let acts = [
+        "organisation.add",
+        "organisation.remove",
+        "organisation.budget",
+        "organisation.role",
+        "organisation.claim",
+        "organisation.create",
+    ];
+    for ((line, act), reason) in found.iter().zip(acts).zip(&reasons) {
+        assert_eq!((&*line.act, &*line.actor), (act, "uid 0"));
+        assert_eq!(line.outcome.kind, OutcomeKind::Refused, "{act}");
+        assert_eq!(&line.outcome.why, reason, "{act}");
+    }
+    assert!(found[2].after.contains("5/day"), "{}", found[2].after);
 }
 
 #[test]

@@ -227,8 +227,8 @@ async fn a_row_says_what_became_of_an_attempt() {
             ),
             command("granted 5 credits to a@example.com, reference R-2"),
             command(
-                "tried to create the key ‘one too many’ of a@example.com: refused: an account can \
-                 have at most 100 active keys: revoke one first"
+                "tried to create the key ‘one too many’ of a@example.com: refused: an account, or a \
+                 member of an organisation, can have at most 100 active keys: revoke one first"
             ),
         ]
     );
