@@ -47,14 +47,8 @@ async fn poll_store(
     let (until, mut delay) = (Instant::now() + MAX_WAIT, MIN_POLL_DELAY);
     loop {
         // Each round reads both states, because another process may change the key in between.
-        let Some(newest) = accounts.database().keys().key_change(key_id)? else {
-            return Ok(true);
-        };
-        let hash = newest.hash_hex();
-        let look = tokio::time::timeout_at(until, store.keys().api_key(&hash)).await;
-        if let Ok(Ok(published)) = look
-            && is_same(&newest, &published)
-        {
+        let newest = accounts.database().keys().key_change(key_id)?;
+        if are_published(&store, &newest, until).await {
             return Ok(true);
         }
         if Instant::now() + delay >= until {
@@ -63,6 +57,18 @@ async fn poll_store(
         tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_POLL_DELAY);
     }
+}
+
+/// Returns whether the store has a key as it is under each of its hashes.
+async fn are_published(store: &SharedStore, newest: &[KeyChange], until: Instant) -> bool {
+    for change in newest {
+        let hash = change.hash_hex();
+        let look = tokio::time::timeout_at(until, store.keys().api_key(&hash)).await;
+        if !matches!(look, Ok(Ok(published)) if is_same(change, &published)) {
+            return false;
+        }
+    }
+    true
 }
 
 fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
@@ -130,7 +136,7 @@ mod tests {
             .keys()
             .key_change(&key_id)
             .unwrap()
-            .unwrap();
+            .remove(0);
         let fields = [
             ("status", "active"),
             ("account_status", "active"),

@@ -55,6 +55,8 @@ pub struct ApiKey {
     pub settings: KeySettings,
     /// The person (by id) who made the key, if its account is an organisation's.
     pub member: Option<String>,
+    /// Whether it is the login of a program, whose text changes every hour.
+    pub is_login: bool,
 }
 
 /// Whose key a new one is.
@@ -170,22 +172,15 @@ impl ApiKeys<'_> {
             revoked_at_ms: None,
             settings: settings.encode(),
             member: holder.member.map(ToOwned::to_owned),
+            is_login: false,
         };
-        match self
-            .0
-            .db
-            .keys()
-            .insert_key(&row, &key.hash, MAX_LIVE_KEYS)?
-        {
-            InsertKeyOutcome::Done => Ok(NewKey {
-                key_id: row.id,
-                key: key.text,
-                name: row.name,
-            }),
-            InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
-            InsertKeyOutcome::NotAllowed => Err(AccountError::NotAllowed),
-            InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
-        }
+        let keys = self.0.db.keys();
+        check_inserted(keys.insert_key(&row, &key.hash, MAX_LIVE_KEYS)?)?;
+        Ok(NewKey {
+            key_id: row.id,
+            key: key.text,
+            name: row.name,
+        })
     }
 
     /// Returns a page of an account's keys, newest first: at most `limit`, after the key with the
@@ -297,8 +292,9 @@ impl ApiKeys<'_> {
     /// separately.
     ///
     /// # Errors
-    /// Returns an error if there is no such live key, if there are too many live keys, or if the
-    /// database fails. If the old key could not be changed, the new one is revoked again.
+    /// Returns an error if there is no such live key, if it is a login, if there are too many live
+    /// keys, or if the database fails. If the old key could not be changed, the new one is revoked
+    /// again.
     pub fn rotate_key(
         &self,
         account: Option<&str>,
@@ -310,19 +306,16 @@ impl ApiKeys<'_> {
         if old.status == ApiKeyStatus::Revoked || old.settings.has_expired(now_ms) {
             return Err(AccountError::NoKey);
         }
+        if old.is_login {
+            return Err(AccountError::IsLogin);
+        }
         let holder = KeyHolder {
             account: &account,
             member: old.member.as_deref(),
         };
         let new = self.create_key_of(holder, &old.name, &old.settings, now_ms)?;
         let ends = now_ms.saturating_add(overlap_ms.max(0));
-        let expire = |settings: &mut KeySettings| {
-            settings.expires_at_ms = Some(
-                settings
-                    .expires_at_ms
-                    .map_or(ends, |expires| expires.min(ends)),
-            );
-        };
+        let expire = |settings: &mut KeySettings| settings.end_by(ends);
         if let Err(error) = self.change_key(Some(&account), key_id, expire) {
             self.revoke_key(Some(&account), &new.key_id, now_ms)?;
             return Err(error);
@@ -381,7 +374,18 @@ impl ApiKey {
             created_at_ms: row.created_at_ms,
             revoked_at_ms: row.revoked_at_ms,
             member: row.member,
+            is_login: row.is_login,
         })
+    }
+}
+
+/// Returns the error for a key that was not inserted.
+pub(crate) fn check_inserted(outcome: InsertKeyOutcome) -> Result<(), AccountError> {
+    match outcome {
+        InsertKeyOutcome::Done => Ok(()),
+        InsertKeyOutcome::NoAccount => Err(AccountError::NoAccount),
+        InsertKeyOutcome::NotAllowed => Err(AccountError::NotAllowed),
+        InsertKeyOutcome::LimitReached => Err(AccountError::TooManyKeys),
     }
 }
 
@@ -400,11 +404,15 @@ fn principal(owner: &KeyOwner, now_ms: i64) -> Result<Principal, AuthError> {
         }
         ApiKeyStatus::Active => {}
     }
+    let mut settings = KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?;
+    if let Some(ends) = owner.token_ends_at_ms {
+        settings.end_by(ends);
+    }
     let principal = Principal {
         account_id: Arc::clone(&owner.account),
         key_id: Arc::clone(&owner.key),
         key_shown: Arc::clone(&owner.shown),
-        settings: Arc::new(KeySettings::decode(&owner.settings).map_err(AuthError::Unavailable)?),
+        settings: Arc::new(settings),
         account_rates: RateSettings::decode(&owner.account_rates)
             .map_err(AuthError::Unavailable)?,
         member: KeyMember::decode(&owner.member_id, &owner.budget)

@@ -12,6 +12,7 @@ pub mod audit;
 pub mod auto_topup;
 pub mod codes;
 mod database;
+pub mod device_logins;
 pub mod identities;
 pub mod invites;
 pub mod key_changes;
@@ -41,8 +42,8 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
-    AccountRows, AlertRows, AuditRows, CodeRows, IdentityRows, KeyRows, LinkRows, MailRows,
-    PaymentBookRows, PaymentRows, SessionRows, WebhookRows,
+    AccountRows, AlertRows, AuditRows, CodeRows, DeviceLoginRows, IdentityRows, KeyRows, LinkRows,
+    MailRows, PaymentBookRows, PaymentRows, SessionRows, WebhookRows,
 };
 
 impl AccountRows<'_> {

@@ -39,6 +39,8 @@ pub enum AccountError {
     NoAccount,
     #[error("the key does not exist or is revoked")]
     NoKey,
+    #[error("a login has no key to rotate: its program does that every hour. To end it, revoke it")]
+    IsLogin,
     #[error("a key can be restricted to at most 100 models, by their catalog ids")]
     BadModels,
     #[error("a rate limit must be at most {MAX_RATE}; 0 means no limit")]

@@ -96,6 +96,14 @@ impl KeySettings {
             .map_err(|error| StoreError::Unusable(format!("cannot read a key's settings: {error}")))
     }
 
+    /// Makes the key end at `ends_at_ms`, unless it ends earlier.
+    pub(crate) fn end_by(&mut self, ends_at_ms: i64) {
+        let earlier = self
+            .expires_at_ms
+            .map_or(ends_at_ms, |at| at.min(ends_at_ms));
+        self.expires_at_ms = Some(earlier);
+    }
+
     pub(crate) fn encode(&self) -> String {
         if *self == Self::default() {
             String::new()

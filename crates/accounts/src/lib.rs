@@ -18,6 +18,7 @@ mod audit;
 mod code;
 pub mod db;
 mod delete;
+mod device_logins;
 mod directory;
 mod error;
 mod id;
@@ -50,6 +51,9 @@ pub use api_key::{ApiKey, ApiKeyStatus, KeyHolder, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use code::{CodeState, CreatedCodes, NewCodes, code_id, hash_code};
 pub use delete::CloseAccountOutcome;
+pub use device_logins::{
+    DEVICE_REQUEST_MS, DevicePoll, LOGIN_TOKEN_MS, LoginRefresh, LoginTokens, NewDeviceRequest,
+};
 pub use directory::AccountCounts;
 pub use error::AccountError;
 pub use identities::{Identity, ProviderIdentity, UnlinkOutcome};
@@ -82,6 +86,6 @@ pub use sign_up::{
     open_without_credit, sign_up, sign_up_unverified, sign_up_with_identity,
 };
 pub use views::{
-    AccountDirectory, ApiKeys, AuditLog, Codes, Identities, Invitations, Logins, MailQueue,
-    OneTimeLinks, Organisations,
+    AccountDirectory, ApiKeys, AuditLog, Codes, DeviceLogins, Identities, Invitations, Logins,
+    MailQueue, OneTimeLinks, Organisations,
 };

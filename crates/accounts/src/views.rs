@@ -35,6 +35,10 @@ pub struct AuditLog<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct Codes<'a>(pub(crate) &'a Accounts);
 
+/// Sign-ins of programs, and the logins that they get.
+#[derive(Clone, Copy)]
+pub struct DeviceLogins<'a>(pub(crate) &'a Accounts);
+
 /// Manages organisations, their members and invitations.
 #[derive(Clone, Copy)]
 pub struct Organisations<'a>(pub(crate) &'a Accounts);
@@ -74,6 +78,10 @@ impl Accounts {
 
     pub fn codes(&self) -> Codes<'_> {
         Codes(self)
+    }
+
+    pub fn device_logins(&self) -> DeviceLogins<'_> {
+        DeviceLogins(self)
     }
 
     pub fn organisations(&self) -> Organisations<'_> {

@@ -328,6 +328,7 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
         account_rates,
         member_id,
         budget,
+        token_ends_at_ms,
         ..
     } = change;
     store
@@ -348,6 +349,7 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
             account_rates,
             member_id,
             budget,
+            token_ends_at_ms,
         })
         .await
 }

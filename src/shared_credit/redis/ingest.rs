@@ -8,6 +8,7 @@ use super::keyspace::{KEYS_KNOWN, MARKER_MS, partition};
 use super::reply::parse_amount;
 use super::views::StoreIngest;
 use ::redis::{Cmd, Pipeline};
+use base::clock::now_ms;
 use credits::limits::Spender;
 use credits::money::{CreditSplit, Micro};
 use ledger::StoreError;
@@ -16,7 +17,7 @@ use ledger::StoreError;
 /// while it runs, so the number is small.
 pub const MAX_RESTORED: usize = 100;
 
-/// Time for which the store remembers a revoked key as revoked.
+/// Time for which the store remembers a revoked key as revoked, and an ended token as ended.
 const REVOKED_TTL_MS: u64 = 24 * 3_600 * 1_000;
 
 /// Maximum number of accounts of a partition whose holds one call reads.
@@ -90,6 +91,19 @@ pub struct SharedKey {
     /// Id and budget of the member whose key it is, or empty texts.
     pub member_id: String,
     pub budget: String,
+    /// When the text of the key ends; `None` but for a token of a login.
+    pub token_ends_at_ms: Option<i64>,
+}
+
+impl SharedKey {
+    /// Returns the time in ms for which the store keeps the key; 0: for good.
+    fn kept_ms(&self, now_ms: i64) -> u64 {
+        match self.token_ends_at_ms {
+            _ if self.status == "revoked" => REVOKED_TTL_MS,
+            Some(ends) => u64::try_from(ends - now_ms).unwrap_or(0) + REVOKED_TTL_MS,
+            None => 0,
+        }
+    }
 }
 
 impl StoreIngest<'_> {
@@ -377,7 +391,7 @@ impl StoreIngest<'_> {
         call.arg(&shared.shown)
             .arg(&shared.status)
             .arg(status_name(shared.account_is_active))
-            .arg(REVOKED_TTL_MS);
+            .arg(shared.kept_ms(now_ms()));
         call.arg(&shared.settings)
             .arg(&shared.account_rates)
             .arg(&shared.member_id)

@@ -35,10 +35,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("017_budgets.sql"),
     include_str!("018_payment_mail.sql"),
     include_str!("019_domains.sql"),
+    include_str!("020_logins.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 25] = [
+const COPIED_TABLES: [&str; 28] = [
     "account",
     "api_key",
     "change",
@@ -64,6 +65,9 @@ const COPIED_TABLES: [&str; 25] = [
     "membership",
     "member_invite",
     "domain_claim",
+    "login",
+    "login_token",
+    "device_request",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections

@@ -4,8 +4,9 @@
 
 use super::rows::{KEY_MEMBER, MAY_SPEND};
 use super::views::KeyRows;
+use crate::key_settings::KeySettings;
 use ledger::StoreError;
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{Connection, Row, params};
 
 #[derive(Debug, Clone)]
 pub struct KeyChange {
@@ -22,6 +23,15 @@ pub struct KeyChange {
     /// Id and budget of the key's membership, or empty texts.
     pub member_id: String,
     pub budget: String,
+    /// When the text with this hash ends; `None` but for a token of a login.
+    pub token_ends_at_ms: Option<i64>,
+}
+
+fn changes_sql() -> String {
+    format!(
+        "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
+         FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account"
+    )
 }
 
 /// A position among the changes, consisting of revision and key.
@@ -54,31 +64,62 @@ impl KeyChange {
             account_rates: row.get(8)?,
             member_id: row.get(9)?,
             budget: row.get(10)?,
+            token_ends_at_ms: None,
         })
+    }
+
+    /// Returns the change for a token of this login, which ends before the login does.
+    fn for_token(&self, hash: [u8; 32], ends_at_ms: i64) -> Self {
+        let mut change = self.clone();
+        // Edges refuse a key whose settings cannot be read.
+        if let Ok(mut settings) = KeySettings::decode(&self.settings) {
+            settings.end_by(ends_at_ms);
+            change.settings = settings.encode();
+        }
+        (change.hash, change.token_ends_at_ms) = (hash, Some(ends_at_ms));
+        change
     }
 }
 
+/// Adds the changes for the tokens of logins, each after that of its key.
+fn add_tokens(
+    connection: &Connection,
+    changes: Vec<KeyChange>,
+) -> rusqlite::Result<Vec<KeyChange>> {
+    let mut tokens = connection
+        .prepare_cached("SELECT hash, expires_at_ms FROM login_token WHERE login = ?1")?;
+    let mut all = Vec::with_capacity(changes.len());
+    for change in changes {
+        let of_login = tokens
+            .query_map([&change.at.key], |row| {
+                Ok(change.for_token(row.get(0)?, row.get(1)?))
+            })?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        all.push(change);
+        all.extend(of_login);
+    }
+    Ok(all)
+}
+
 impl KeyRows<'_> {
-    /// Returns the latest change of a key; `None` if there is no such key.
+    /// Returns the latest change of a key, for each hash by which it is found; nothing if there is
+    /// no such key.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
-    pub fn key_change(&self, key: &str) -> Result<Option<KeyChange>, StoreError> {
+    pub fn key_change(&self, key: &str) -> Result<Vec<KeyChange>, StoreError> {
         self.0.read("look for a changed key", |connection| {
-            connection
-                .prepare_cached(&format!(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
-                     FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
-                     WHERE c.key = ?1"
-                ))?
-                .query_row([key], KeyChange::from_row)
-                .optional()
+            let changes = connection
+                .prepare_cached(&format!("{} WHERE c.key = ?1", changes_sql()))?
+                .query_map([key], KeyChange::from_row)?
+                .collect::<rusqlite::Result<_>>()?;
+            add_tokens(connection, changes)
         })
     }
 
-    /// Returns the latest change of every key that changed after `after`, in order. Keys that were
-    /// revoked long ago are included, because an edge that received them as valid must receive the
-    /// revocation.
+    /// Returns the latest change of every key that changed after `after`, in order: at most `limit`
+    /// of keys, with those of their tokens. Keys that were revoked long ago are included, because
+    /// an edge that received them as valid must receive the revocation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -88,18 +129,21 @@ impl KeyRows<'_> {
         limit: usize,
     ) -> Result<Vec<KeyChange>, StoreError> {
         self.0.read("look for changed keys", |connection| {
-            connection
+            let changes = connection
                 .prepare_cached(&format!(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
-                     FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
-                     WHERE (c.rev, c.key) > (?1, ?2)
-                     ORDER BY c.rev, c.key LIMIT ?3"
+                    "{} WHERE (c.rev, c.key) > (?1, ?2) ORDER BY c.rev, c.key LIMIT ?3",
+                    changes_sql()
                 ))?
                 .query_map(
-                    params![after.rev, after.key, i64::try_from(limit).unwrap_or(i64::MAX)],
+                    params![
+                        after.rev,
+                        after.key,
+                        i64::try_from(limit).unwrap_or(i64::MAX)
+                    ],
                     KeyChange::from_row,
                 )?
-                .collect()
+                .collect::<rusqlite::Result<_>>()?;
+            add_tokens(connection, changes)
         })
     }
 }

@@ -8,7 +8,7 @@ use super::rows::{KEY_COLUMNS, KEY_MEMBER, KeyOwner, KeyRow, MAY_SPEND, first_co
 use super::views::KeyRows;
 use crate::membership::{MemberAction, OrganisationRole};
 use ledger::StoreError;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 use std::sync::Arc;
 
 /// Maximum number of keys in a list, including revoked ones.
@@ -50,34 +50,7 @@ impl KeyRows<'_> {
         live_max: i64,
     ) -> Result<InsertKeyOutcome, StoreError> {
         self.0.write("insert a key", |transaction| {
-            let known: bool =
-                transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first_column)?;
-            let role = match &row.member {
-                Some(member) => role_of(transaction, &row.account, member)?,
-                None => Some(OrganisationRole::Owner),
-            };
-            if !known {
-                return Ok(InsertKeyOutcome::NoAccount);
-            }
-            if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
-                return Ok(InsertKeyOutcome::NotAllowed);
-            }
-            // An expired key is invalid, so a rotated key does not count after its overlap.
-            let live: i64 = transaction.query_row(
-                "SELECT count(*) FROM api_key WHERE account = ?1 AND member IS ?3 AND status <> 'revoked'
-                 AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
-                params![row.account, row.created_at_ms, row.member],
-                first_column,
-            )?;
-            if live >= live_max {
-                return Ok(InsertKeyOutcome::LimitReached);
-            }
-            transaction.execute(
-                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings, member)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings, row.member],
-            )?;
-            Ok(InsertKeyOutcome::Done)
+            insert_key(transaction, row, hash, live_max)
         })
     }
 
@@ -97,24 +70,38 @@ impl KeyRows<'_> {
 
     fn read_key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
         self.0.read("look up a key", |connection| {
+            let owner = |row: &Row<'_>| {
+                Ok(KeyOwner {
+                    key: row.get(0)?,
+                    account: row.get(1)?,
+                    shown: row.get(2)?,
+                    status: row.get(3)?,
+                    account_active: row.get(4)?,
+                    settings: row.get(5)?,
+                    account_rates: row.get(6)?,
+                    member_id: row.get(7)?,
+                    budget: row.get(8)?,
+                    token_ends_at_ms: row.get(9)?,
+                })
+            };
+            let columns = format!(
+                "SELECT k.id, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}"
+            );
+            let own = connection
+                .prepare_cached(&format!(
+                    "{columns}, NULL FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1"
+                ))?
+                .query_row([hash], owner)
+                .optional()?;
+            if own.is_some() {
+                return Ok(own);
+            }
             connection
                 .prepare_cached(&format!(
-                    "SELECT k.id, k.account, k.shown, k.status, {MAY_SPEND}, k.settings, a.rates, {KEY_MEMBER}
-                     FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1"
+                    "{columns}, t.expires_at_ms FROM login_token t JOIN api_key k ON k.id = t.login
+                     JOIN account a ON a.id = k.account WHERE t.hash = ?1"
                 ))?
-                .query_row([hash], |row| {
-                    Ok(KeyOwner {
-                        key: row.get(0)?,
-                        account: row.get(1)?,
-                        shown: row.get(2)?,
-                        status: row.get(3)?,
-                        account_active: row.get(4)?,
-                        settings: row.get(5)?,
-                        account_rates: row.get(6)?,
-                        member_id: row.get(7)?,
-                        budget: row.get(8)?,
-                    })
-                })
+                .query_row([hash], owner)
                 .optional()
         })
     }
@@ -300,17 +287,67 @@ impl KeyRows<'_> {
         audit_entry: Option<&AuditEntry<'_>>,
     ) -> Result<bool, StoreError> {
         self.0.write("revoke a key", |transaction| {
-            let rows = transaction.execute(
-                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
-                 WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
-                params![key, account, now_ms],
-            )?;
-            if rows == 1 {
+            let is_revoked = revoke(transaction, account, key, now_ms)?;
+            if is_revoked {
                 audit_entry
                     .into_iter()
                     .try_for_each(|act| audit::append(transaction, act))?;
             }
-            Ok(rows == 1)
+            Ok(is_revoked)
         })
     }
+}
+
+pub(crate) fn insert_key(
+    transaction: &Transaction<'_>,
+    row: &KeyRow,
+    hash: &[u8; 32],
+    live_max: i64,
+) -> rusqlite::Result<InsertKeyOutcome> {
+    let known: bool = transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)",
+        [&row.account],
+        first_column,
+    )?;
+    let role = match &row.member {
+        Some(member) => role_of(transaction, &row.account, member)?,
+        None => Some(OrganisationRole::Owner),
+    };
+    if !known {
+        return Ok(InsertKeyOutcome::NoAccount);
+    }
+    if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
+        return Ok(InsertKeyOutcome::NotAllowed);
+    }
+    // An expired key is invalid, so a rotated key does not count after its overlap.
+    let live: i64 = transaction.query_row(
+        "SELECT count(*) FROM api_key WHERE account = ?1 AND member IS ?3 AND status <> 'revoked'
+         AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
+        params![row.account, row.created_at_ms, row.member],
+        first_column,
+    )?;
+    if live >= live_max {
+        return Ok(InsertKeyOutcome::LimitReached);
+    }
+    transaction.execute(
+        "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings, member)
+         VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings, row.member],
+    )?;
+    Ok(InsertKeyOutcome::Done)
+}
+
+/// Revokes a key. Returns whether there was such a live key.
+pub(crate) fn revoke(
+    transaction: &Transaction<'_>,
+    account: Option<&str>,
+    key: &str,
+    now_ms: i64,
+) -> rusqlite::Result<bool> {
+    let rows = transaction.execute(
+        "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
+         WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
+        params![key, account, now_ms],
+    )?;
+    Ok(rows == 1)
 }

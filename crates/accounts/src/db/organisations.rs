@@ -724,7 +724,7 @@ fn may_end_invite(
 }
 
 /// Returns the number of keys that the member `to` would have with those of `person`. Expired keys
-/// do not count, as when a key is made.
+/// do not count, as when a key is made, nor what is not handed over.
 fn keys_of_both(
     transaction: &Transaction<'_>,
     account: &str,
@@ -735,14 +735,15 @@ fn keys_of_both(
         "SELECT count(*) FROM api_key
          WHERE account = ?1 AND member IN (?2, ?3) AND status <> 'revoked' AND (settings = ''
            OR ifnull(settings ->> '$.expires_at_ms', ?4 + 1) > ?4
-             AND (member = ?3 OR settings ->> '$.playground_session' IS NULL))",
+             AND (member = ?3 OR settings ->> '$.playground_session' IS NULL
+               AND id NOT IN (SELECT key FROM login)))",
         params![account, person, to, now_ms],
         first_column,
     )
 }
 
-/// Revokes the keys of a member, or hands them over to `to`. The playground's are revoked: their
-/// session is not the other's.
+/// Revokes the keys of a member, or hands them over to `to`. The playground's and logins are
+/// revoked: their session or program is not the other's.
 fn end_keys(
     transaction: &Transaction<'_>,
     account: &str,
@@ -753,7 +754,8 @@ fn end_keys(
     if let Some(to) = to {
         transaction.execute(
             "UPDATE api_key SET member = ?3 WHERE account = ?1 AND member = ?2
-             AND (settings = '' OR settings ->> '$.playground_session' IS NULL)",
+             AND (settings = '' OR settings ->> '$.playground_session' IS NULL)
+             AND id NOT IN (SELECT key FROM login)",
             [account, person, to],
         )?;
     }

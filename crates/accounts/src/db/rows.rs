@@ -85,6 +85,8 @@ pub struct KeyOwner {
     /// Id and budget of the key's membership, or empty texts.
     pub member_id: String,
     pub budget: String,
+    /// When the text by which the key was found ends; `None` but for a login.
+    pub token_ends_at_ms: Option<i64>,
 }
 
 /// The member of an organisation whose key it is.
@@ -137,6 +139,8 @@ pub struct KeyRow {
     pub settings: String,
     /// The person who made the key, if its account is an organisation's.
     pub member: Option<String>,
+    /// Whether it is the login of a program.
+    pub is_login: bool,
 }
 
 pub(crate) const ACCOUNT_COLUMNS: &str = "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms, organisation";
@@ -156,7 +160,8 @@ pub(crate) const KEY_MEMBER: &str = "CASE WHEN k.member IS NULL THEN '' ELSE k.a
   ifnull((SELECT m.budget FROM membership m WHERE m.account = k.account AND m.person = k.member), '')";
 
 pub(crate) const KEY_COLUMNS: &str =
-    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings, member";
+    "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings, member,
+     EXISTS(SELECT 1 FROM login WHERE login.key = api_key.id)";
 
 pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row
@@ -186,6 +191,7 @@ pub(crate) fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
         revoked_at_ms: row.get(6)?,
         settings: row.get(7)?,
         member: row.get(8)?,
+        is_login: row.get(9)?,
     })
 }
 

@@ -38,6 +38,10 @@ pub struct IdentityRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct CodeRows<'a>(pub(crate) &'a AppDb);
 
+/// Reads and writes sign-ins of programs, and their logins.
+#[derive(Clone, Copy)]
+pub struct DeviceLoginRows<'a>(pub(crate) &'a AppDb);
+
 #[derive(Clone, Copy)]
 pub struct MailRows<'a>(pub(crate) &'a AppDb);
 
@@ -99,6 +103,10 @@ impl AppDb {
 
     pub fn codes(&self) -> CodeRows<'_> {
         CodeRows(self)
+    }
+
+    pub fn device_logins(&self) -> DeviceLoginRows<'_> {
+        DeviceLoginRows(self)
     }
 
     pub fn organisations(&self) -> OrganisationRows<'_> {

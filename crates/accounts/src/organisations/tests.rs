@@ -730,7 +730,7 @@ fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
         let principal = keys.authenticate(&key.key, NOW).unwrap();
         let [_, budget] = principal.spend_limits();
         let change = world.accounts.database().keys().key_change(&key.key_id);
-        let change = change.unwrap().unwrap();
+        let change = change.unwrap().remove(0);
         // What edges get is the same.
         let published = KeyMember::decode(&change.member_id, &change.budget);
         assert_eq!(published.unwrap(), principal.member);
