@@ -89,6 +89,9 @@ pub fn api_key(key: &ApiKey, account: AccountStatus, spend: &KeySpend, now_ms: i
     if let Some(member) = &key.member {
         value["member"] = json!(member);
     }
+    if key.is_login {
+        value["login"] = json!(true);
+    }
     value["created_at"] = json!(rfc3339(key.created_at_ms));
     value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
     value["spent"] = json!(spend.spent);

@@ -14,7 +14,7 @@ struct OptionalPart {
     acts: &'static [&'static str],
 }
 
-const PARTS: [OptionalPart; 4] = [
+const PARTS: [OptionalPart; 5] = [
     OptionalPart {
         is_on: |settings| settings.payments.is_some(),
         paths: &[
@@ -43,6 +43,16 @@ const PARTS: [OptionalPart; 4] = [
             "/admin/v1/organisations",
         ],
         acts: &["organisation."],
+    },
+    OptionalPart {
+        is_on: |settings| settings.sign_in.device,
+        paths: &[
+            "/.well-known/oauth-authorization-server",
+            "/oauth",
+            "/device",
+            "/managed/settings",
+        ],
+        acts: &["login."],
     },
 ];
 
@@ -84,12 +94,13 @@ mod tests {
         let shop = "payments: {provider: stripe, secret_key: sk_test_abc, \
                     webhook_secret: whsec_abc, currency: usd, credit_price: \"0.01\", codes: false}";
         let cases = [
-            ("", true, true, true),
-            (shop, false, true, true),
-            ("payments: {codes: true}", true, false, true),
-            ("organisations: true", true, true, false),
+            ("", true, true, true, true),
+            (shop, false, true, true, true),
+            ("payments: {codes: true}", true, false, true, true),
+            ("organisations: true", true, true, false, true),
+            ("sign_in: {device: true}", true, true, true, false),
         ];
-        for (section, payments, codes, organisations) in cases {
+        for (section, payments, codes, organisations, device) in cases {
             let settings = settings(section);
             for (path, act, is_hidden) in [
                 (
@@ -105,6 +116,7 @@ mod tests {
                     "account.topup",
                     payments && codes,
                 ),
+                ("/oauth/token", "login.approve", device),
                 ("/dashboard/creditsx", "key.create", false),
                 ("/dashboard", "account.grant", false),
             ] {

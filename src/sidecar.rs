@@ -22,6 +22,7 @@ mod catalog;
 mod confirm;
 mod conversations;
 mod csv;
+mod device;
 mod display;
 pub mod edge_api;
 mod error;
@@ -68,10 +69,9 @@ use crate::private_refusals;
 use accounts::MemberAction;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Router};
 use base::telemetry::refusals::RefusalReason;
-use error::PageError;
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -98,6 +98,7 @@ const AREAS: &[Area] = &[
     (buying::routes, Some(MemberAction::ManageMoney)),
     (catalog::routes, None),
     (conversations::routes, Some(MemberAction::SeeUsage)),
+    (device::routes, None),
     (keys::routes, Some(MemberAction::UseKeys)),
     (links::routes, None),
     (operator::routes, None),
@@ -154,10 +155,11 @@ async fn hide_parts_that_are_off(
     request: Request,
     next: Next,
 ) -> Response {
-    match hides_path(&app.settings.load(), request.uri().path()) {
-        true => PageError::NotFound.into_response(),
-        false => next.run(request).await,
+    if !hides_path(&app.settings.load(), request.uri().path()) {
+        return next.run(request).await;
     }
+    let (head, _) = request.into_parts();
+    error_page::not_found(State(app), head.method, head.uri, head.headers).await
 }
 
 /// Serves the pages on `listener`, and to the edge of this process, until `shutdown`. Afterwards,

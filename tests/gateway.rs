@@ -146,6 +146,8 @@ mod leaving;
 mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
+#[path = "gateway/logins.rs"]
+mod logins;
 #[path = "gateway/mail.rs"]
 mod mail;
 #[path = "gateway/malformed.rs"]

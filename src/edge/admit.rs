@@ -60,13 +60,19 @@ pub async fn admit(
     ctx: &mut RequestContext,
 ) -> Result<bool> {
     let settings = gateway.settings.load_full();
-    let route = route(session.req_header().uri.path());
+    let route = match route(session.req_header().uri.path()) {
+        // Only programs that signed in send it.
+        Route::Telemetry if !settings.sign_in.device => Route::Unknown,
+        route => route,
+    };
     ctx.record.route = match &route {
         Route::Health => RouteLabel::Health,
         Route::Sidecar => RouteLabel::Page,
-        Route::Vendor { .. } | Route::Metered(_) | Route::Local(_) | Route::Unknown => {
-            RouteLabel::Api
-        }
+        Route::Vendor { .. }
+        | Route::Metered(_)
+        | Route::Local(_)
+        | Route::Telemetry
+        | Route::Unknown => RouteLabel::Api,
     };
     ctx.record.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
@@ -219,7 +225,7 @@ async fn admit_api_request(
     let method = session.req_header().method.clone();
     let allowed = match &route {
         Route::Health | Route::Local(_) => &["GET", "HEAD"][..],
-        Route::Vendor { .. } | Route::Metered(_) => &["POST"],
+        Route::Vendor { .. } | Route::Metered(_) | Route::Telemetry => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
             let failure = Failure::unknown_path(method.as_str(), path, &settings.base_url);
@@ -246,6 +252,10 @@ async fn admit_api_request(
     };
     ctx.stage = Stage::Authenticated(authenticated.clone());
     match route {
+        Route::Telemetry => Box::pin(local_api::discard_telemetry(session, ctx))
+            .await
+            .map(|()| AdmissionOutcome::Answered("own"))
+            .map_err(unanswerable),
         Route::Local(endpoint) => {
             let answer = Box::pin(local::answer(
                 gateway,

@@ -6,6 +6,7 @@
 mod models;
 
 use super::gateway::Gateway;
+use super::intake;
 use super::model_lookup::find_model;
 use super::respond;
 use super::route::LocalEndpoint;
@@ -40,6 +41,26 @@ pub async fn send_health(session: &mut Session, ctx: &mut RequestContext) -> pin
     let mut head = ResponseHeader::build_no_case(200, Some(4))?;
     head.insert_header("content-type", "text/plain")?;
     respond::send_short(session, ctx, head, Bytes::from_static(b"ok\n")).await
+}
+
+/// Accepts the measurements of a program, and discards them: without an answer, the program would
+/// report an error each time.
+pub async fn discard_telemetry(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> pingora::Result<()> {
+    intake::discard_body(session).await;
+    ctx.record.status = 200;
+    let content_type = session.req_header().headers.get("content-type");
+    let is_json = content_type.is_some_and(|it| it.as_bytes().starts_with(b"application/json"));
+    // Either is a response of OTLP without content.
+    let (content_type, body) = match is_json {
+        true => ("application/json", "{}"),
+        false => ("application/x-protobuf", ""),
+    };
+    let mut head = ResponseHeader::build_no_case(200, Some(4))?;
+    head.insert_header("content-type", content_type)?;
+    respond::send_response(session, ctx, head, Bytes::from_static(body.as_bytes())).await
 }
 
 /// Returns the response body for a token count that the gateway made itself.

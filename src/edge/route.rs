@@ -17,6 +17,8 @@ pub enum Route {
     /// A vendor, through an endpoint beyond the three protocols.
     Metered(&'static MeteredEndpoint),
     Local(LocalEndpoint),
+    /// Measurements of a program, which it sends to the gateway once it signed in there.
+    Telemetry,
     Health,
     Sidecar,
     Unknown,
@@ -34,6 +36,7 @@ impl Route {
             Self::Vendor { free: true, .. } => "a count of tokens",
             Self::Vendor { .. }
             | Self::Metered(_)
+            | Self::Telemetry
             | Self::Health
             | Self::Sidecar
             | Self::Unknown => "",
@@ -70,6 +73,7 @@ pub fn route(path: &str) -> Route {
         "/responses/input_tokens" => {
             vendor(Protocol::Responses, "/v1/responses/input_tokens", true)
         }
+        "/metrics" | "/logs" | "/traces" => Route::Telemetry,
         rest => parse_endpoint(rest).map_or(Route::Unknown, Route::Local),
     }
 }

@@ -171,11 +171,16 @@ pub async fn not_found(
         true => Protocol::Messages,
         false => Protocol::Chat,
     };
+    let failure = Failure::unknown_path(method.as_str(), uri.path(), &settings.base_url);
+    render_failure(&failure, surface, &headers)
+}
+
+/// Returns a failure as the API of a surface writes it.
+pub fn render_failure(failure: &Failure, surface: Protocol, headers: &HeaderMap) -> Response {
     let request_id = headers
         .get("x-request-id")
         .and_then(|id| id.to_str().ok())
         .unwrap_or_default();
-    let failure = Failure::unknown_path(method.as_str(), uri.path(), &settings.base_url);
     let rendered = failure.render(surface, request_id);
     let mut response = Response::new(rendered.body.into());
     *response.status_mut() = StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::NOT_FOUND);

@@ -311,7 +311,9 @@ fn key_stop(error: AccountError) -> FormStop {
         AccountError::BadModels | AccountError::BadRate => {
             FormStop::invalid(format!("Cannot save the limits: {error}."))
         }
-        AccountError::TooManyKeys => FormStop::conflict(format!("{error}.")),
+        AccountError::TooManyKeys | AccountError::IsLogin => {
+            FormStop::conflict(format!("{error}."))
+        }
         AccountError::NoKey => PageError::NotFound.into(),
         other => other.into(),
     }

@@ -5,6 +5,7 @@ mod activity;
 mod alerts;
 mod brand;
 mod buying;
+mod device;
 mod keys;
 mod links;
 mod matrix;

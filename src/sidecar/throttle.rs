@@ -34,6 +34,11 @@ pub enum ThrottleKey {
     AccountRedeeming(String),
     AddressRedeeming(IpAddr),
     AccountSettingUp(String),
+    AddressAskingLogin(IpAddr),
+    /// By the device code, of a request that exists.
+    LoginPolling(String),
+    PersonGuessingLogins(String),
+    AddressGuessingLogins(IpAddr),
     AccountReadingReceipts(String),
 }
 

@@ -28,7 +28,12 @@ impl Edges {
     }
 
     pub fn with(limits: impl Fn(Plan) -> Plan) -> Self {
-        Self::start(Server::start(), "", limits)
+        Self::start(Server::start(), "", limits, |plan| plan)
+    }
+
+    /// Edges and a sidecar whose configs have the same change.
+    pub fn everywhere(change: impl Fn(Plan) -> Plan) -> Self {
+        Self::start(Server::start(), "", &change, &change)
     }
 
     /// Edges with their own Redis user, which has all permissions at first.
@@ -48,10 +53,15 @@ impl Edges {
             ]),
             "OK"
         );
-        Self::start(redis, &format!("{name}:{name}@"), |plan| plan)
+        Self::start(redis, &format!("{name}:{name}@"), |plan| plan, |plan| plan)
     }
 
-    fn start(redis: Server, user: &str, limits: impl Fn(Plan) -> Plan) -> Self {
+    fn start(
+        redis: Server,
+        user: &str,
+        limits: impl Fn(Plan) -> Plan,
+        of_sidecar: impl Fn(Plan) -> Plan,
+    ) -> Self {
         let plan = |role, user| {
             // On a busy machine, a store that is well needs longer than the shipped time.
             let store = format!(
@@ -62,7 +72,7 @@ impl Edges {
                 .role(role)
                 .edit("store: {kind: embedded}", &store)
         };
-        let sidecar = plan("sidecar", "").start();
+        let sidecar = of_sidecar(plan("sidecar", "")).start();
         let edge = || {
             limits(
                 plan("edge", user)

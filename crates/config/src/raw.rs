@@ -549,6 +549,12 @@ pub struct SignIn {
     pub password: bool,
     /// Identity providers, up to 8, in the order of their buttons.
     pub providers: Vec<SignInProvider>,
+    /// Let programs in a terminal sign in: `/login` of Claude Code, `model-gateway login`. A person
+    /// approves each at `BASE_URL/device`: `docs/sign-in.md`.
+    pub device: bool,
+    /// JSON file with the settings that Claude Code takes over after `/login`, as in its
+    /// `managed-settings.json`; at most 256 KiB. Needs `device`. Default: none.
+    pub managed_settings: Option<String>,
 }
 
 impl Default for SignIn {
@@ -556,6 +562,8 @@ impl Default for SignIn {
         Self {
             password: true,
             providers: Vec::new(),
+            device: false,
+            managed_settings: None,
         }
     }
 }

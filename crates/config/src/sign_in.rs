@@ -3,6 +3,8 @@
 //! The kinds of providers are the table `sign_in/kinds.yaml`, which is compiled in. Must not open a
 //! connection.
 
+mod managed_settings;
+
 use super::base_url::ProviderAddress;
 use super::raw::{self, SignInRole};
 use super::suggest;
@@ -12,6 +14,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+pub use managed_settings::ManagedSettings;
 
 const KINDS: &str = include_str!("sign_in/kinds.yaml");
 
@@ -70,6 +74,10 @@ pub struct SignInSettings {
     pub password: bool,
     /// In the order of their buttons.
     pub providers: Vec<Arc<IdentityProvider>>,
+    /// Whether programs sign in, each approved by a person.
+    pub device: bool,
+    /// Settings that these programs take over.
+    pub managed_settings: Option<ManagedSettings>,
 }
 
 /// An identity provider.
@@ -141,9 +149,13 @@ impl ConfigValidator {
             }
             providers.extend(self.sign_in_provider(&key, written).map(Arc::new));
         }
+        let managed_settings = (section.managed_settings.as_deref())
+            .and_then(|file| self.managed_settings(file, section.device));
         (self.faults.len() == faults_before).then_some(SignInSettings {
             password: section.password,
             providers,
+            device: section.device,
+            managed_settings,
         })
     }
 

@@ -23,6 +23,8 @@ pub struct KeyListRow {
     pub live: bool,
     /// True if the playground created the key; such a key has no settings.
     pub is_of_playground: bool,
+    /// True if a program signed in by it; it cannot be rotated.
+    pub is_login: bool,
     pub disabled: bool,
     pub created: Timestamp,
     pub revoked: Option<Timestamp>,
@@ -64,6 +66,7 @@ pub fn row(app: &SidecarState, user: &CurrentUser, key: ApiKey) -> Result<KeyLis
         member: member.map(|person| person.email),
         live,
         is_of_playground: key.is_of_playground(),
+        is_login: key.is_login,
         disabled: key.status == ApiKeyStatus::Disabled,
         created: Timestamp(key.created_at_ms),
         revoked: key.revoked_at_ms.map(Timestamp),

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 49] = [
+pub const ACTS: [(&str, &str); 52] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -51,6 +51,9 @@ pub const ACTS: [(&str, &str); 49] = [
     ("key.enable", "Key enabled"),
     ("key.disable", "Key disabled"),
     ("key.revoke", "Key revoked"),
+    ("login.approve", "Program signed in"),
+    ("login.refuse", "Program refused"),
+    ("login.reuse", "Login ended: token used twice"),
     ("organisation.create", "Organisation created"),
     ("organisation.add", "Member added"),
     ("organisation.invite", "Member invited"),
@@ -175,6 +178,7 @@ pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
         Some(("account", act)) => line.account(act),
         Some(("key", act)) => line.key(act),
         Some(("organisation", act)) => line.organisation(act),
+        Some(("login", act)) => line.login(act),
         _ => line.other(),
     };
     if is_done {
@@ -339,6 +343,16 @@ impl Line<'_> {
             "disable" => format!("disabled {key}"),
             "revoke" => format!("revoked {key}"),
             act => format!("key.{act} {key}"),
+        }
+    }
+
+    fn login(&self, act: &str) -> String {
+        let (key, program) = (self.names.key(&self.row.object), self.word("program"));
+        match act {
+            "approve" => format!("signed in the program {program}: {key}"),
+            "refuse" => format!("refused to sign in the program {program}"),
+            "reuse" => format!("{key} ended: a refresh token was used twice"),
+            act => format!("login.{act} {key}"),
         }
     }
 

@@ -8,6 +8,7 @@ mod brand;
 mod buying;
 mod catalog;
 mod conversations;
+mod device;
 mod keys;
 mod links;
 mod operator;
@@ -34,6 +35,7 @@ pub const AREAS: &[(&str, &[RouteAccess])] = &[
     ("buying", buying::ROUTES),
     ("catalog", catalog::ROUTES),
     ("conversations", conversations::ROUTES),
+    ("device", device::ROUTES),
     ("keys", keys::ROUTES),
     ("links", links::ROUTES),
     ("operator", operator::ROUTES),

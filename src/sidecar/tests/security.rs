@@ -549,10 +549,11 @@ async fn no_id_of_another_account_opens_anything() {
 
 #[tokio::test]
 async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
-    // Credits are sold and organisations exist, because their forms do not otherwise.
+    // Credits are sold, organisations exist and programs sign in, because their forms do not
+    // otherwise.
     let shop = "payments: {provider: stripe, secret_key: sk_test_abc, webhook_secret: whsec_abc, \
                 currency: usd, credit_price: \"0.01\", api_base: \"http://127.0.0.1:1\"}\n\
-                organisations: true\nsignup:";
+                organisations: true\nsign_in: {device: true}\nsignup:";
     let people = people(&[("signup:", shop)]).await;
     let key = people
         .world
@@ -603,7 +604,8 @@ async fn no_form_is_taken_from_another_site_or_without_its_own_token() {
             // It has a signature.
             "/webhooks/stripe",
         ];
-        let public_below = ["/dashboard/link/", "/dashboard/sign-in/"];
+        // Programs have a code or a token.
+        let public_below = ["/dashboard/link/", "/dashboard/sign-in/", "/oauth/"];
         let is_public = public.contains(&path.as_str())
             || public_below.iter().any(|start| path.starts_with(start));
         if is_public {

@@ -1,0 +1,311 @@
+//! Tests sign-in from a terminal from end to end: a program asks, a person approves it in the
+//! browser, its key pays, and the person's revocation ends both at once, at each edge.
+
+use crate::account::micro;
+use crate::client::{Answer, Request};
+use crate::keys_of_edges::Edges;
+use crate::surface::Messages;
+use crate::world::{Plan, SOON, World, binary, wait_for};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const DEVICE_GRANT: &str = "grant_type=urn:ietf:params:oauth:grant-type:device_code";
+
+fn on(plan: Plan) -> Plan {
+    plan.edit("signup:", "sign_in: {device: true}\nsignup:")
+}
+
+fn call(world: &World, path: &str, form: &str) -> Answer {
+    world.ask(&Request::form(path, form).header("user-agent", "claude-code/2.1.332"))
+}
+
+fn text(answer: &Value, name: &str) -> String {
+    answer[name].as_str().unwrap_or_default().to_owned()
+}
+
+/// The person approves a code on the page, which asks once more.
+fn approve(world: &World, cookie: &str, code: &str) {
+    let token = world.form_token(cookie);
+    let send = |fields: &str| {
+        let form = format!("csrf={token}&user_code={code}&{fields}");
+        let answer = world.ask(&Request::form("/device", &form).header("cookie", cookie));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text()
+    };
+    let page = send("");
+    let (_, account) = page.split_once("<option value=\"").unwrap();
+    let account = account.split_once('"').unwrap().0;
+    let page = send(&format!("answer=approve&account={account}"));
+    assert!(page.contains("is signed in"), "{page}");
+}
+
+/// Returns the tokens of a program that asks at `world` and is approved at once.
+fn login(world: &World, cookie: &str) -> Value {
+    let asked = call(world, "/oauth/device_authorization", "surface=claude_code").json();
+    let form = format!("{DEVICE_GRANT}&device_code={}", text(&asked, "device_code"));
+    let poll = call(world, "/oauth/token", &form);
+    assert_eq!(
+        (poll.status, text(&poll.json(), "error")),
+        (400, "authorization_pending".into())
+    );
+    approve(world, cookie, &text(&asked, "user_code"));
+    let tokens = call(world, "/oauth/token", &form);
+    assert_eq!(tokens.status, 200, "{}", tokens.text());
+    tokens.json()
+}
+
+fn refresh(world: &World, tokens: &Value) -> Answer {
+    let token = text(tokens, "refresh_token");
+    call(
+        world,
+        "/oauth/token",
+        &format!("grant_type=refresh_token&refresh_token={token}"),
+    )
+}
+
+fn works(world: &World, tokens: &Value) -> bool {
+    let key = text(tokens, "access_token");
+    world.ask(&Request::get("/v1/credits").bearer(&key)).status == 200
+}
+
+#[test]
+fn a_program_signs_in_pays_refreshes_and_ends() {
+    let world = on(Plan::default()).start();
+    let (status, cookie) = world.sign_up("ann@example.test", "");
+    assert_eq!(status, 303);
+    let first = login(&world, &cookie);
+    let keys = world.json(&["key", "list", "--account", "ann@example.test"]);
+    assert_eq!(
+        (&keys[0]["login"], &keys[0]["status"]),
+        (&true.into(), &"active".into())
+    );
+    let id = text(&keys[0], "key_id");
+    let limited = world.command(&["key", "set", &id, "--spend-limit", "1/day"]);
+    assert!(
+        limited.status.success(),
+        "{}",
+        String::from_utf8_lossy(&limited.stderr)
+    );
+
+    // Spending and limits are the login's, whichever of its texts is used.
+    let second = refresh(&world, &first).json();
+    assert!(works(&world, &first) && works(&world, &second));
+    for tokens in [&first, &second] {
+        let request = Messages.whole(&text(tokens, "access_token"), "input=1000 output=100");
+        assert_eq!(world.ask(&request).status, 200);
+    }
+    let shown = || world.json(&["key", "list", "--account", "ann@example.test"]);
+    wait_for("both debits", SOON, || {
+        let keys = shown();
+        assert_eq!(keys.as_array().unwrap().len(), 1, "one login: {keys}");
+        (micro(&keys[0]["spent_total"]) == 2 * Messages.cost(1000, 100)).then_some(())
+    });
+    assert_eq!(shown()[0]["spend_limit"]["period"], "day");
+
+    // Claude Code sends its measurements to the gateway that it signed in to.
+    let bearer = text(&second, "access_token");
+    for path in ["/v1/metrics", "/v1/logs", "/v1/traces"] {
+        let sent = Request::post(path, "{\"resourceMetrics\":[]}");
+        let sent = sent.header("content-type", "application/json");
+        assert_eq!(world.ask(&sent).status, 401, "{path}: only with a key");
+        let sent = Request::post(path, vec![b'x'; 100_000]).bearer(&bearer);
+        assert_eq!(world.ask(&sent).status, 200, "{path}");
+        assert_eq!(world.ask(&Request::get(path).bearer(&bearer)).status, 405);
+    }
+
+    let revoked = world.command(&["key", "revoke", &id]);
+    assert!(revoked.status.success());
+    wait_for("the key to be refused", SOON, || {
+        (!works(&world, &first) && !works(&world, &second)).then_some(())
+    });
+    let ended = refresh(&world, &second);
+    assert_eq!(
+        (ended.status, text(&ended.json(), "error")),
+        (401, "invalid_grant".into())
+    );
+    world.close();
+}
+
+#[test]
+fn each_edge_takes_a_login_at_once_and_refuses_it_once_it_is_revoked() {
+    let world = Edges::everywhere(on);
+    let (status, cookie) = world.edges[0].sign_up("ann@example.test", "");
+    assert_eq!(status, 303);
+    let [one, other] = &world.edges;
+    let first = login(one, &cookie);
+    assert!(works(one, &first) && works(other, &first));
+    let second = refresh(other, &first).json();
+    for edge in &world.edges {
+        assert!(
+            works(edge, &second) && works(edge, &first),
+            "for another minute"
+        );
+    }
+    let keys = world
+        .sidecar
+        .json(&["key", "list", "--account", "ann@example.test"]);
+    let id = text(&keys[0], "key_id");
+    world.sidecar.json(&["key", "revoke", &id]);
+    for edge in &world.edges {
+        wait_for("the login to be refused", SOON, || {
+            (!works(edge, &first) && !works(edge, &second)).then_some(())
+        });
+        assert_eq!(refresh(edge, &second).status, 401);
+    }
+    world.close();
+}
+
+#[test]
+fn nothing_of_it_is_there_unless_the_config_says_so() {
+    let world = World::new();
+    let account = world.account();
+    for path in [
+        "/oauth/token",
+        "/oauth/device_authorization",
+        "/device",
+        "/v1/metrics",
+    ] {
+        let sent = Request::form(path, "a=b").bearer(&account.key);
+        assert_eq!(world.ask(&sent).status, 404, "{path}");
+    }
+    for path in [
+        "/.well-known/oauth-authorization-server",
+        "/managed/settings",
+        "/device",
+    ] {
+        let asked = Request::get(path).bearer(&account.key);
+        assert_eq!(world.ask(&asked).status, 404, "{path}");
+    }
+    world.close();
+}
+
+/// `model-gateway login`, on the machine of a person with this home.
+fn command(world: &World, home: &Path) -> Command {
+    test_world::count_program();
+    let server = format!("http://127.0.0.1:{}", world.edge);
+    let mut command = Command::new(binary());
+    command
+        .args(["login", "--server", &server])
+        .env_remove("XDG_CONFIG_HOME")
+        .env("HOME", home)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Reads what the program says until it names the code, and returns it.
+fn code_of(program: &mut Child) -> String {
+    let said = BufReader::new(program.stderr.as_mut().unwrap()).lines();
+    let mut said = said.map(Result::unwrap);
+    let line = said.find(|line| line.contains("approve the code")).unwrap();
+    line.rsplit_once(' ').unwrap().1.to_owned()
+}
+
+fn key_of(output: &Output) -> String {
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{failed}");
+    let stdout = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(stdout.lines().count(), 1, "the key alone: {stdout}");
+    stdout.trim().to_owned()
+}
+
+#[test]
+fn the_command_prints_a_key_and_later_ones_without_the_browser() {
+    let world = on(Plan::default()).start();
+    let home = tempfile::tempdir().unwrap();
+    let (_, cookie) = world.sign_up("ann@example.test", "");
+    let mut first = command(&world, home.path());
+    let mut first = first
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    approve(&world, &cookie, &code_of(&mut first));
+    let key = key_of(&first.wait_with_output().unwrap());
+    let asks = |key: &str| world.ask(&Request::get("/v1/credits").bearer(key)).status;
+    assert_eq!(asks(&key), 200);
+
+    let folder = home.path().join(".config/model-gateway");
+    let files = || {
+        std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+    };
+    let is_login = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "json");
+    let file = files().find(is_login).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
+    let again = key_of(&command(&world, home.path()).output().unwrap());
+    assert_eq!(again, key, "it lasts");
+    // Its key ends soon: the program gets another one in silence.
+    let saved = std::fs::read_to_string(&file).unwrap();
+    let mut saved: Value = serde_json::from_str(&saved).unwrap();
+    saved["expires_at"] = 0.into();
+    std::fs::write(&file, saved.to_string()).unwrap();
+    let refreshed = command(&world, home.path()).output().unwrap();
+    assert!(refreshed.stderr.is_empty());
+    let second = key_of(&refreshed);
+    assert!(second != key && asks(&second) == 200 && mode(&file) == 0o600);
+
+    let ended = command(&world, home.path())
+        .arg("--logout")
+        .output()
+        .unwrap();
+    assert!(ended.status.success() && ended.stdout.is_empty());
+    assert!(asks(&second) == 401 && !files().any(|path| is_login(&path)));
+    world.close();
+}
+
+#[test]
+fn the_command_says_why_nobody_is_signed_in() {
+    let world = on(Plan::default()).start();
+    let home = tempfile::tempdir().unwrap();
+    let (_, cookie) = world.sign_up("ann@example.test", "");
+    let mut refused = command(&world, home.path());
+    let mut refused = refused
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let code = code_of(&mut refused);
+    let token = world.form_token(&cookie);
+    let form = format!("csrf={token}&user_code={code}&answer=refuse");
+    let form = Request::form("/device", &form).header("cookie", &cookie);
+    assert_eq!(world.ask(&form).status, 200);
+    let refused = refused.wait_with_output().unwrap();
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+
+    let off = World::new();
+    for (args, says) in [
+        (
+            &["login", "--server", "http://gateway.example.test"][..],
+            "only name this machine",
+        ),
+        (&["login", "--server", "no url"], "must be an https:// URL"),
+        (
+            &[
+                "login",
+                "--server",
+                &format!("http://127.0.0.1:{}", off.edge),
+            ],
+            "does not let programs sign in",
+        ),
+    ] {
+        let output = Command::new(binary())
+            .args(args)
+            .env("HOME", home.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && text.contains(says),
+            "{args:?}: {text}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+    assert!(home.path().join(".config").exists());
+    off.close();
+    world.close();
+}
