@@ -13,6 +13,7 @@ mod export;
 mod failure;
 mod home;
 mod ledger;
+mod login;
 mod models;
 mod organisation;
 mod payments;
@@ -38,6 +39,7 @@ use config::{CommandSettings, ConfigFault, FileChecks, Settings};
 use edge::EdgeCommand;
 use home::open_home;
 use ledger::LedgerCommand;
+use login::LoginArgs;
 use models::ModelsCommand;
 use organisation::OrganisationCommand;
 use payments::PaymentsCommand;
@@ -148,6 +150,9 @@ enum Command {
     /// Print what a client program (an agent, an editor, an SDK) needs to use this gateway: files,
     /// variables, commands. Without a client, list the clients.
     Clients(ClientsArgs),
+    /// Sign in to a gateway as a person, in the browser, and print a key that lasts an hour. Later
+    /// calls print a new one without the browser: `apiKeyHelper` of Claude Code can call it.
+    Login(LoginArgs),
     /// Print the script that completes commands and options in a shell. Use it once:
     /// `model-gateway completions bash > /etc/bash_completion.d/model-gateway`.
     Completions {
@@ -357,6 +362,7 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
         Command::Clients(arguments) => {
             clients::run(&arguments, &config::load_for_command(&file)?, json)?;
         }
+        Command::Login(arguments) => login::run(&arguments, json)?,
         Command::Completions { shell } => shell::print_completions(Cli::command(), shell)?,
         Command::Man { dir } => shell::write_manual(Cli::command(), dir.as_deref())?,
     }
