@@ -12,11 +12,13 @@ use bytes::Bytes;
 pub(super) use client::{ProbeResponse, VendorClient};
 use config::Limits;
 use config::catalog::{CatalogModel, CatalogVendor, VendorEndpoint};
-use http::Method;
+use http::{Method, header};
 use llm_protocol::capabilities::{ChatModel, ModelCapabilities, ResponsesModel};
-use llm_protocol::metered::{BilledUnit, MeteredAnswer, MeteredEndpoint, MeteredTerms, ModelKind};
+use llm_protocol::metered::{
+    BilledUnit, MeteredAnswer, MeteredEndpoint, MeteredRequest, MeteredTerms, ModelKind,
+};
 use llm_protocol::translate;
-use llm_protocol::usage::UsageVerdict;
+use llm_protocol::usage::{MeteredUsage, UsageVerdict};
 pub use report::{EndpointReport, ModelList, TestRequest, ToolLoop, VendorKeyStatus};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -150,15 +152,21 @@ impl VendorClient<'_> {
         report: &mut EndpointReport,
     ) {
         let metered = MeteredEndpoint::for_kind(model.kind);
-        let (usual_path, body) = match metered {
-            Some(endpoint) => (endpoint.path, endpoint.sample_body(&model.upstream_model)),
+        let (usual_path, (content_type, body)) = match metered {
+            Some(endpoint) => (endpoint.path, endpoint.sample(&model.upstream_model)),
             None => (
                 translate::vendor_path(model.protocol()),
-                test_request_body(model).to_string(),
+                (
+                    "application/json",
+                    test_request_body(model).to_string().into_bytes(),
+                ),
             ),
         };
         let began = Instant::now();
-        let response = self.generate(address, usual_path, body.into()).await;
+        let body = Bytes::from(body);
+        let response = self
+            .post(address, usual_path, content_type, body.clone())
+            .await;
         let name = &model.upstream_model;
         let response = match response {
             Ok(response) => response,
@@ -170,8 +178,16 @@ impl VendorClient<'_> {
         let count = |names: [&str; 2]| {
             usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()))
         };
+        let mut metered_usage = None;
         let (input, output) = match metered {
-            Some(endpoint) => (reported_units(model, endpoint, &response.body), None),
+            Some(endpoint) => {
+                let sample = (content_type, body.as_ref());
+                metered_usage = read_metered(model, endpoint, sample, &response);
+                (
+                    metered_usage.and_then(|metered| reported_units(model, &metered)),
+                    None,
+                )
+            }
             None => (
                 count(["input_tokens", "prompt_tokens"]),
                 count(["output_tokens", "completion_tokens"]),
@@ -187,7 +203,7 @@ impl VendorClient<'_> {
             milliseconds,
         });
         match status {
-            200..300 if value.is_none() => {
+            200..300 if value.is_none() && metered_usage.is_none() => {
                 let path = self.endpoint.display_url(usual_path).unwrap_or_default();
                 report.add_fault(format!(
                     "{path} did not answer with JSON: check the address"
@@ -223,22 +239,31 @@ impl VendorClient<'_> {
     }
 }
 
-/// The units that an answer reports, as the gateway would bill them.
-fn reported_units(
+/// What the gateway would bill for the answer to a sample; `None` if it is of no known form.
+fn read_metered(
     model: &CatalogModel,
     endpoint: &'static MeteredEndpoint,
-    body: &[u8],
-) -> Option<u64> {
-    let terms = MeteredTerms::unbounded(endpoint, model.billed_unit());
-    let mut answer = MeteredAnswer::new(terms, &model.id);
-    answer.push(body, &mut Vec::new()).ok()?;
-    let metered = answer.usage().ok()?;
+    (content_type, sample): (&str, &[u8]),
+    response: &ProbeResponse,
+) -> Option<MeteredUsage> {
+    let request = MeteredRequest::read(endpoint, Some(content_type), sample, 1).ok()?;
+    let limits = model.metered_limits();
+    let terms = MeteredTerms::new(endpoint, model.billed_unit(), &request.content, &limits);
+    let kind = response.headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let (form, _) = endpoint.answer_form(kind);
+    let mut answer = MeteredAnswer::new(terms, form, &model.id, response.body.len());
+    answer.push(&response.body, true, &mut Vec::new()).ok()?
+}
+
+/// The units that the vendor itself reported.
+fn reported_units(model: &CatalogModel, metered: &MeteredUsage) -> Option<u64> {
     let usage = metered.usage;
-    let count = match terms.unit {
-        BilledUnit::InputTokens => usage.input_total(),
+    let count = match model.billed_unit() {
+        BilledUnit::Tokens => usage.tokens_total(),
         BilledUnit::Counted(unit) => usage.units(unit),
     };
-    (metered.verdict == UsageVerdict::Exact).then_some(count)
+    (metered.verdict != UsageVerdict::Estimated).then_some(count)
 }
 
 /// Builds the body of a small generation request in the model's protocol.

@@ -35,7 +35,7 @@ use super::state::sidecar::SidecarRequest;
 use super::trace::TRACEPARENT;
 use config::Limits;
 use config::address::FORWARDING_FIELDS;
-use http::{Method, Version, header};
+use http::{HeaderValue, Method, Version, header};
 use llm_protocol::Protocol;
 use pingora::Result;
 use pingora::http::RequestHeader;
@@ -216,12 +216,16 @@ pub fn build_vendor_header(
     let mut upstream_header =
         target::build_request_header(Method::POST, endpoint, call.vendor_call.path)?;
     upstream_header.set_version(version);
-    upstream_header.insert_header(header::CONTENT_TYPE, "application/json")?;
+    const JSON: HeaderValue = HeaderValue::from_static("application/json");
+    let content_type = call.vendor_call.content_type.clone().unwrap_or(JSON);
+    upstream_header.insert_header(header::CONTENT_TYPE, content_type)?;
     upstream_header.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
     upstream_header.insert_header(
         header::ACCEPT,
         if call.vendor_call.asks_for_stream {
             "text/event-stream"
+        } else if call.metered.is_some_and(|terms| terms.endpoint.has_media()) {
+            "*/*"
         } else {
             "application/json"
         },

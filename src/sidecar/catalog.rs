@@ -231,8 +231,15 @@ fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
     let input = class("Input", |rates| rates.input);
     match model.billed_unit() {
         _ if model.is_chat() => {}
-        BilledUnit::InputTokens => return vec![input],
         BilledUnit::Counted(_) => return Vec::new(),
+        BilledUnit::Tokens if model.max_output_tokens == 0 => return vec![input],
+        BilledUnit::Tokens => {
+            let output = class("Output", |rates| rates.output);
+            let has_output = price.output != Micro::ZERO;
+            return std::iter::once(input)
+                .chain(has_output.then_some(output))
+                .collect();
+        }
     }
     vec![
         input,
@@ -245,11 +252,13 @@ fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
 
 fn extra_prices(price: &PriceList) -> Vec<String> {
     let features = &price.features;
-    let audio = [
+    let media = [
         ("audio input", features.audio_input),
         ("audio output", features.audio_output),
+        ("image input", features.image_input),
+        ("image output", features.image_output),
     ];
-    let audio = audio.into_iter().filter_map(|(name, price)| {
+    let media = media.into_iter().filter_map(|(name, price)| {
         Some(format!(
             "{name} {} per 1 000 000 tokens",
             display::group_amount(price?)
@@ -263,11 +272,8 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
         })
     });
     let units = CountedUnit::ALL.into_iter().filter_map(|unit| {
-        let name = unit.key().replace('_', " ");
-        Some(format!(
-            "{name} {} per 1 000 units",
-            features.unit_price(unit)?
-        ))
+        let price = features.unit_price(unit)?;
+        Some(format!("{price} per 1 000 {}", unit.plural()))
     });
     let names = ["service tier", "region", "speed"];
     let factors = features
@@ -279,7 +285,7 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
                 .iter()
                 .map(move |(word, factor)| format!("{name} {word}: tokens × {factor}"))
         });
-    audio.chain(tools).chain(units).chain(factors).collect()
+    media.chain(tools).chain(units).chain(factors).collect()
 }
 
 async fn docs(
@@ -333,6 +339,9 @@ async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
         "web_search_unit": "credits per 1000 uses",
         "server_tool_unit": "credits per 1000 uses",
         "search_unit_unit": "credits per 1000 units",
+        "image_unit": "credits per 1000 images",
+        "character_unit": "credits per 1000 characters",
+        "second_unit": "credits per 1000 seconds",
         "models": models,
     });
     with_no_cache(

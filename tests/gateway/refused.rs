@@ -134,7 +134,7 @@ fn every_id_of_a_client_is_known_and_a_failure_has_its_vendors_words() {
         "{failure}"
     );
 
-    let unsupported = ask(Request::post("/v1/images/generations", "{}"));
+    let unsupported = ask(Request::post("/v1/images/variations", "{}"));
     assert_eq!(unsupported.status, 404);
     let known = find(&unsupported.request_id());
     assert_eq!(

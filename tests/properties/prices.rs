@@ -7,7 +7,7 @@ use crate::cases;
 use credits::money::{Factor, MAX_MICRO, Micro, exact_line};
 use credits::price_list::{FeaturePrices, InputTier, PriceList, TokenPrices};
 use credits::pricing::{self, Quote, ServiceTerms, TierRequest, ToolHold, WorstCase};
-use llm_protocol::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
+use llm_protocol::usage::{CountedUnit, PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -174,10 +174,14 @@ fn features() -> BoxedStrategy<FeaturePrices> {
         })
         .boxed()
     };
+    let media = [some(), some(), some(), some()];
+    let units = [some(), some(), some()];
     let tools = [some(), some(), some(), some(), some(), some()];
-    (some(), some(), tools, [factors(), factors(), factors()])
+    (media, units, tools, [factors(), factors(), factors()])
         .prop_map(
-            |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
+            |(media, units, tools, [service_tier, inference_geo, speed])| {
+                let [audio_input, audio_output, image_input, image_output] = media;
+                let [image, character, second] = units;
                 let [
                     web_search,
                     web_fetch,
@@ -194,7 +198,12 @@ fn features() -> BoxedStrategy<FeaturePrices> {
                     code_execution,
                     tool_search,
                     mcp,
+                    image_input,
+                    image_output,
                     search_unit,
+                    image,
+                    character,
+                    second,
                     service_tier,
                     inference_geo,
                     speed,
@@ -237,41 +246,55 @@ fn usage() -> BoxedStrategy<Usage> {
         tokens(),
         tokens(),
         tokens(),
+        tokens(),
+        tokens(),
     ];
+    let units = [tokens(), tokens(), tokens(), tokens()];
     let uses = [tokens(), tokens(), tokens(), tokens(), tokens()];
-    (counts, uses, [word(), word(), word()])
-        .prop_map(|(counts, uses, [service_tier, inference_geo, speed])| {
-            let [
-                input,
-                cache_read,
-                cache_write_5m,
-                cache_write_1h,
-                output,
-                audio_input,
-                audio_output,
-            ] = counts;
-            let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
-            let usage = Usage {
-                input,
-                cache_read,
-                cache_write_5m,
-                cache_write_1h,
-                output,
-                audio_input,
-                audio_output,
-                service_tier,
-                inference_geo,
-                speed,
-                ..Usage::default()
-            };
-            usage.with_uses(PerTool {
-                web_search,
-                web_fetch,
-                code_execution,
-                tool_search,
-                mcp,
-            })
-        })
+    (counts, units, uses, [word(), word(), word()])
+        .prop_map(
+            |(counts, units, uses, [service_tier, inference_geo, speed])| {
+                let [
+                    input,
+                    cache_read,
+                    cache_write_5m,
+                    cache_write_1h,
+                    output,
+                    audio_input,
+                    audio_output,
+                    image_input,
+                    image_output,
+                ] = counts;
+                let [search_units, images, characters, seconds] = units;
+                let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
+                let usage = Usage {
+                    input,
+                    cache_read,
+                    cache_write_5m,
+                    cache_write_1h,
+                    output,
+                    audio_input,
+                    audio_output,
+                    image_input,
+                    image_output,
+                    search_units,
+                    images,
+                    characters,
+                    seconds,
+                    service_tier,
+                    inference_geo,
+                    speed,
+                    ..Usage::default()
+                };
+                usage.with_uses(PerTool {
+                    web_search,
+                    web_fetch,
+                    code_execution,
+                    tool_search,
+                    mcp,
+                })
+            },
+        )
         .boxed()
 }
 
@@ -284,7 +307,7 @@ fn asked() -> impl Strategy<Value = TierRequest> {
     ]
 }
 
-/// The usage if its counts add up without overflow, else the usage with an eighth of each count.
+/// The usage if its counts add up without overflow, else the usage with a sixteenth of each count.
 fn countable(usage: Usage) -> Usage {
     let Usage {
         input,
@@ -294,6 +317,8 @@ fn countable(usage: Usage) -> Usage {
         output,
         audio_input,
         audio_output,
+        image_input,
+        image_output,
         ..
     } = usage;
     let sum = |parts: &[u64]| {
@@ -309,21 +334,33 @@ fn countable(usage: Usage) -> Usage {
         audio_input,
         output,
         audio_output,
+        image_input,
+        image_output,
     ])
     .is_some()
     {
         return usage;
     }
     Usage {
-        input: input / 8,
-        cache_read: cache_read / 8,
-        cache_write_5m: cache_write_5m / 8,
-        cache_write_1h: cache_write_1h / 8,
-        output: output / 8,
-        audio_input: audio_input / 8,
-        audio_output: audio_output / 8,
+        input: input / 16,
+        cache_read: cache_read / 16,
+        cache_write_5m: cache_write_5m / 16,
+        cache_write_1h: cache_write_1h / 16,
+        output: output / 16,
+        audio_input: audio_input / 16,
+        audio_output: audio_output / 16,
+        image_input: image_input / 16,
+        image_output: image_output / 16,
         ..usage
     }
+}
+
+/// The usage in tokens and uses of tools: a quote of tokens covers no other units.
+fn without_units(usage: Usage) -> Usage {
+    CountedUnit::ALL.into_iter().fold(usage, |mut usage, unit| {
+        *usage.units_mut(unit) = 0;
+        usage
+    })
 }
 
 /// A price list, and a usage whose input is at a threshold of the list or one beside it, if it has
@@ -340,6 +377,7 @@ fn billed() -> impl Strategy<Value = (Usage, PriceList)> {
                 cache_write_5m: 0,
                 cache_write_1h: 0,
                 audio_input: 0,
+                image_input: 0,
                 ..usage
             };
             // Part of the input comes from a cache, part of it is audio.
@@ -373,6 +411,7 @@ fn in_force(usage: &Usage, price: &PriceList) -> TokenPrices {
         usage.cache_write_5m,
         usage.cache_write_1h,
         usage.audio_input,
+        usage.image_input,
     ];
     let total = parts
         .iter()
@@ -411,6 +450,14 @@ fn exact(usage: &Usage, price: &PriceList) -> Big {
             usage.audio_output,
             features.audio_output.unwrap_or(rates.output),
         ),
+        (
+            usage.image_input,
+            features.image_input.unwrap_or(rates.input),
+        ),
+        (
+            usage.image_output,
+            features.image_output.unwrap_or(rates.output),
+        ),
     ];
     let sum = terms.iter().fold(Big::new(0), |sum, (tokens, price)| {
         sum.plus(&Big::new(*tokens).times(&of(*price)))
@@ -441,6 +488,9 @@ fn exact(usage: &Usage, price: &PriceList) -> Big {
         (usage.tool_searches, features.tool_search),
         (usage.mcp_calls, features.mcp),
         (usage.search_units, features.search_unit),
+        (usage.images, features.image),
+        (usage.characters, features.character),
+        (usage.seconds, features.second),
     ];
     let uses = uses.iter().fold(Big::new(0), |sum, (count, price)| {
         sum.plus(&Big::new(*count).times(&of(price.unwrap_or(Micro::ZERO))))
@@ -616,7 +666,8 @@ proptest! {
         if lowered.input < given.input {
             // No more input fits beside the classes kept before it, neither at the price tier of
             // its own size nor at any other.
-            let alone = Usage { output: 0, audio_output: 0, ..lowered }.with_uses(PerTool::default());
+            let alone = Usage { output: 0, audio_output: 0, image_output: 0, ..lowered };
+            let alone = without_units(alone).with_uses(PerTool::default());
             let ends = price.tiers.iter().map(|tier| tier.above_input_tokens.saturating_sub(lowered.input_total()));
             for more in ends.flat_map(|end| [end, end.saturating_add(1)]).chain([1]).filter(|more| *more > 0) {
                 let input = lowered.input.saturating_add(more);
@@ -632,18 +683,18 @@ proptest! {
         (tier, geo, speed) in (asked(), asked(), asked()),
         slack in 0..3_u64,
     ) {
-        let usage = countable(usage);
+        let usage = without_units(countable(usage));
         let service = ServiceTerms { tier, geo, speed };
         let features = &price.features;
         let largest = usage.input_total().saturating_add(slack);
-        let limit = usage.output.saturating_add(usage.audio_output);
+        let limit = usage.output_total();
         let reaches = price.bands().filter(|span| span.min_tokens <= largest).map(|span| {
             let rates = span.rates;
             let classes = [rates.cache_read, rates.cache_write_5m, rates.cache_write_1h, rates.input];
             WorstCase {
                 input_tokens: largest.min(span.max_tokens),
-                input_price: classes.into_iter().chain(features.audio_input).max().unwrap(),
-                output_price: rates.output.max(features.audio_output.unwrap_or_default()),
+                input_price: classes.into_iter().chain(features.audio_input).chain(features.image_input).max().unwrap(),
+                output_price: [features.audio_output, features.image_output].into_iter().flatten().fold(rates.output, Micro::max),
             }
         });
         let quote = Quote {

@@ -20,7 +20,7 @@ use llm_protocol::capabilities::repair_rules::{KnownCapabilities, RepairRules};
 use llm_protocol::capabilities::{
     ChatModel, CompletionsApi, ModelCapabilities, ResponsesModel, ThinkingType, ToolsWithReasoning,
 };
-use llm_protocol::metered::{BilledUnit, ModelKind};
+use llm_protocol::metered::{BilledUnit, MeteredLimits, ModelKind};
 use llm_protocol::profile::VendorProfile;
 use llm_protocol::request::RequestSummary;
 use llm_protocol::usage::CountedUnit;
@@ -53,8 +53,10 @@ pub struct CatalogModel {
     /// The vendor's name for the model.
     pub upstream_model: String,
     pub context_tokens: u64,
-    /// 0 for kinds other than chat, which generate no tokens.
+    /// 0 for models that generate no tokens, or are not billed by them.
     pub max_output_tokens: u64,
+    /// Longest audio of a transcription, in seconds.
+    pub max_audio_seconds: u64,
     pub kind: ModelKind,
     /// Capabilities that translation uses.
     pub accepts: ModelCapabilities,
@@ -154,7 +156,16 @@ impl CatalogModel {
         CountedUnit::ALL
             .into_iter()
             .find(is_priced)
-            .map_or(BilledUnit::InputTokens, BilledUnit::Counted)
+            .map_or(BilledUnit::Tokens, BilledUnit::Counted)
+    }
+
+    /// The limits that bound a request to it, for kinds other than chat.
+    pub fn metered_limits(&self) -> MeteredLimits {
+        MeteredLimits {
+            context_tokens: self.context_tokens,
+            max_output_tokens: self.max_output_tokens,
+            max_audio_seconds: self.max_audio_seconds,
+        }
     }
 
     /// Returns the name of the output limit that the gateway sets if the client set none.

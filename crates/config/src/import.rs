@@ -155,12 +155,19 @@ fn price(price: &raw::Price) -> String {
         ("cache_write_5m", price.cache_write_5m.as_ref()),
         ("cache_write_1h", price.cache_write_1h.as_ref()),
         ("output", price.output.as_ref()),
+        ("audio_input", price.audio_input.as_ref()),
+        ("audio_output", price.audio_output.as_ref()),
         ("web_search", price.web_search.as_ref()),
         ("web_fetch", price.web_fetch.as_ref()),
         ("code_execution", price.code_execution.as_ref()),
         ("tool_search", price.tool_search.as_ref()),
         ("mcp", price.mcp.as_ref()),
         ("search_unit", price.search_unit.as_ref()),
+        ("image", price.image.as_ref()),
+        ("image_input", price.image_input.as_ref()),
+        ("image_output", price.image_output.as_ref()),
+        ("character", price.character.as_ref()),
+        ("second", price.second.as_ref()),
     ]);
     let tiers = price.tiers.iter().flatten().map(|tier| {
         let prices = self::members(&[

@@ -9,36 +9,94 @@ use crate::catalog::VendorEndpoint;
 use llm_protocol::Protocol;
 use llm_protocol::metered::ModelKind;
 
-/// Returns the price keys of a kind, of which a model has exactly one; `None` for `chat`.
-fn price_keys(kind: ModelKind) -> Option<&'static [&'static str]> {
+/// A way in which a kind is billed, by the price keys that it needs and those that it may have.
+struct PriceForm {
+    needed: &'static [&'static str],
+    optional: &'static [&'static str],
+    /// Whether the model needs `max_output_tokens`.
+    has_output: bool,
+}
+
+const fn by(needed: &'static [&'static str]) -> PriceForm {
+    PriceForm {
+        needed,
+        optional: &[],
+        has_output: false,
+    }
+}
+
+const BY_INPUT: [PriceForm; 1] = [by(&["input"])];
+const RERANK: [PriceForm; 2] = [by(&["input"]), by(&["search_unit"])];
+const SPEECH: [PriceForm; 1] = [by(&["character"])];
+const IMAGE: [PriceForm; 2] = [
+    by(&["image"]),
+    PriceForm {
+        needed: &["input", "image_output"],
+        optional: &["image_input", "output"],
+        has_output: true,
+    },
+];
+const TRANSCRIPTION: [PriceForm; 2] = [
+    by(&["second"]),
+    PriceForm {
+        needed: &["input", "output"],
+        optional: &["audio_input"],
+        has_output: true,
+    },
+];
+
+impl PriceForm {
+    fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.needed.iter().chain(self.optional).copied()
+    }
+}
+
+/// Returns the ways in which a kind can be billed; none for `chat`.
+fn price_forms(kind: ModelKind) -> &'static [PriceForm] {
     match kind {
-        ModelKind::Chat => None,
-        ModelKind::Embedding | ModelKind::Moderation => Some(&["input"]),
-        ModelKind::Rerank => Some(&["input", "search_unit"]),
+        ModelKind::Chat => &[],
+        ModelKind::Embedding | ModelKind::Moderation => &BY_INPUT,
+        ModelKind::Rerank => &RERANK,
+        ModelKind::Image => &IMAGE,
+        ModelKind::Speech => &SPEECH,
+        ModelKind::Transcription => &TRANSCRIPTION,
     }
 }
 
 /// Returns what else to write, if the price at this path does not fit the kind.
-fn advice(path: &str, kind: ModelKind) -> &'static str {
+fn advice(path: &str, kind: ModelKind) -> String {
     let Some((_, price_key)) = path.split_once(".price.") else {
-        return "";
+        return String::new();
     };
-    match kind {
-        ModelKind::Chat if price_key != "output" && !METERED_PRICE.contains(&price_key) => "",
-        ModelKind::Chat => {
-            "; a model that generates no text has a `kind`: embedding, rerank or moderation"
+    if kind == ModelKind::Chat {
+        if price_key != "output" && !METERED_PRICE.contains(&price_key) {
+            return String::new();
         }
-        ModelKind::Rerank => "; a rerank model has the price `input` or `search_unit`",
-        ModelKind::Embedding | ModelKind::Moderation => "; such a model has the price `input` only",
+        let others = ModelKind::ALL.map(ModelKind::as_str);
+        let others = others.get(1..).unwrap_or_default().join(", ");
+        return format!("; a model that generates no text has a `kind`: {others}");
     }
+    let forms = price_forms(kind).iter().map(|form| {
+        let keys: Vec<_> = form.needed.iter().map(|key| format!("`{key}`")).collect();
+        keys.join(" and ")
+    });
+    let forms: Vec<_> = forms.collect();
+    let only = if forms.len() == 1 { " only" } else { "" };
+    format!("; such a model has the price {}{only}", forms.join(" or "))
 }
 
 /// Price keys that no chat model may have.
-const METERED_PRICE: [&str; 1] = ["search_unit"];
+const METERED_PRICE: [&str; 6] = [
+    "search_unit",
+    "image",
+    "image_input",
+    "image_output",
+    "character",
+    "second",
+];
 
 /// Keys of a model that only `kind: chat` may have.
-const CHAT_KEYS: [&str; 6] = [
-    "max_output_tokens",
+const CHAT_KEYS: [&str; 5] = [
     "capabilities",
     "repair",
     "cache_marks",
@@ -55,24 +113,34 @@ impl ModelSection<'_> {
         let kind = ModelKind::from(model.kind);
         let price_key = |name: &str| format!("{key}.price.{name}");
         let max_output = format!("{key}.max_output_tokens");
+        let max_seconds = format!("{key}.max_audio_seconds");
         let (mut needed, mut misplaced) = (Vec::new(), Vec::new());
-        if let Some(names) = price_keys(kind) {
-            let set = names.iter().filter(|name| self.0.is_set(&price_key(name)));
-            let set: Vec<_> = set.copied().collect();
-            needed.extend(
-                names
-                    .iter()
-                    .take(1)
-                    .filter(|_| set.is_empty())
-                    .map(|name| price_key(name)),
-            );
+        if kind != ModelKind::Transcription {
+            misplaced.push(max_seconds);
+        }
+        let forms = price_forms(kind);
+        let is_set = |name: &str| self.0.is_set(&price_key(name));
+        let meant = forms.iter().find(|form| form.keys().any(is_set));
+        if let Some(form) = meant.or(forms.first()) {
+            let keys: Vec<_> = form.keys().collect();
+            needed.extend(form.needed.iter().map(|name| price_key(name)));
+            match form.has_output {
+                true => needed.push(max_output),
+                false => misplaced.push(max_output),
+            }
             misplaced.extend(CHAT_KEYS.iter().map(|name| format!("{key}.{name}")));
-            let other = raw::Price::KEYS.iter().filter(|name| !names.contains(name));
+            let of_kind: Vec<_> = forms.iter().flat_map(PriceForm::keys).collect();
+            let other = raw::Price::KEYS
+                .iter()
+                .filter(|name| !of_kind.contains(name));
             misplaced.extend(other.map(|name| price_key(name)));
-            for name in set.iter().skip(1) {
+            for name in of_kind.iter().filter(|name| !keys.contains(name)) {
+                if !self.0.is_set(&price_key(name)) {
+                    continue;
+                }
                 let message = format!(
                     "cannot be used beside {:?}: a request is billed by one unit",
-                    names[0]
+                    keys.first().copied().unwrap_or_default()
                 );
                 self.0.add_fault(price_key(name), message);
             }

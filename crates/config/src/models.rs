@@ -282,6 +282,9 @@ fn set_cache_marks(
     accepts
 }
 
+/// Longest audio in seconds, if the config does not say: two hours.
+const DEFAULT_AUDIO_SECONDS: u64 = 7_200;
+
 /// Builds a model. `known` has the model's capabilities from the vendor's preset.
 fn build_model(
     mut model: raw::Model,
@@ -300,6 +303,7 @@ fn build_model(
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens.unwrap_or(0),
+        max_audio_seconds: model.max_audio_seconds.unwrap_or(DEFAULT_AUDIO_SECONDS),
         kind: model.kind.into(),
         accepts: set_cache_marks(
             set_search_by_price(

@@ -94,6 +94,11 @@ impl ModelSection<'_> {
         let tool_search = feature("tool_search", &price.tool_search);
         let mcp = feature("mcp", &price.mcp);
         let search_unit = feature("search_unit", &price.search_unit);
+        let image = feature("image", &price.image);
+        let image_input = feature("image_input", &price.image_input);
+        let image_output = feature("image_output", &price.image_output);
+        let character = feature("character", &price.character);
+        let second = feature("second", &price.second);
         let service_tier =
             self.factors(&at("service_tier"), &price.service_tier, &BASE_PRICE_TIERS);
         let inference_geo =
@@ -108,6 +113,11 @@ impl ModelSection<'_> {
             tool_search: tool_search?,
             mcp: mcp?,
             search_unit: search_unit?,
+            image: image?,
+            image_input: image_input?,
+            image_output: image_output?,
+            character: character?,
+            second: second?,
             service_tier: service_tier?,
             inference_geo: inference_geo?,
             speed: speed?,

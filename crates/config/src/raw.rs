@@ -938,8 +938,10 @@ pub struct Model {
     pub upstream_model: String,
     /// What the model computes: `chat` (default) serves chat completions, messages and responses,
     /// `embedding` `/v1/embeddings`, `rerank` `/v1/rerank` and `/v2/rerank`, `moderation`
-    /// `/v1/moderations`. Other kinds than `chat` need a vendor with `protocol: chat`, and have no
-    /// `capabilities`, no `fallback` and no `max_output_tokens`.
+    /// `/v1/moderations`, `image` `/v1/images/generations` and `/v1/images/edits`, `speech`
+    /// `/v1/audio/speech`, `transcription` `/v1/audio/transcriptions` and
+    /// `/v1/audio/translations`. Other kinds than `chat` need a vendor with `protocol: chat`, and
+    /// have no `capabilities` and no `fallback`.
     #[serde(default)]
     pub kind: ModelKindKey,
     /// `responses`: the chat vendor also serves this model at `/v1/responses`, and gets requests of
@@ -948,11 +950,17 @@ pub struct Model {
     /// sequences and without tools. Default: only the vendor's own protocol.
     #[serde(default)]
     pub upstream_protocol: Option<UpstreamProtocol>,
-    /// Most input and output tokens together; of an embedding model, most tokens of one input.
+    /// Most input and output tokens together; of an embedding model, most tokens of one input; of
+    /// other kinds, most tokens of the text and the media of a request.
     pub context_tokens: u64,
-    /// Required for `kind: chat`.
+    /// Required for `kind: chat`, and for images and transcriptions that are billed by tokens: then
+    /// most tokens of one image or of one text.
     #[serde(default)]
     pub max_output_tokens: Option<u64>,
+    /// `kind: transcription`: longest audio in seconds, as far as its size allows. A longer one is
+    /// billed up to here.
+    #[serde(default)]
+    pub max_audio_seconds: Option<u64>,
     #[serde(default)]
     pub capabilities: Capabilities,
     /// Change a request that needs no translation, where `capabilities` says that the model would
@@ -985,6 +993,9 @@ pub enum ModelKindKey {
     Embedding,
     Rerank,
     Moderation,
+    Image,
+    Speech,
+    Transcription,
 }
 
 impl From<ModelKindKey> for llm_protocol::metered::ModelKind {
@@ -994,6 +1005,9 @@ impl From<ModelKindKey> for llm_protocol::metered::ModelKind {
             ModelKindKey::Embedding => Self::Embedding,
             ModelKindKey::Rerank => Self::Rerank,
             ModelKindKey::Moderation => Self::Moderation,
+            ModelKindKey::Image => Self::Image,
+            ModelKindKey::Speech => Self::Speech,
+            ModelKindKey::Transcription => Self::Transcription,
         }
     }
 }
@@ -1230,10 +1244,11 @@ pub enum OutputLimitField {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Required, except for a rerank model with `search_unit`.
+    /// Required, except for a model that is billed by another unit: `search_unit`, `image`,
+    /// `character` or `second`.
     #[serde(default)]
     pub input: Option<Decimal>,
-    /// Required for `kind: chat`; other kinds generate no tokens.
+    /// Required for `kind: chat`, and for a transcription that is billed by tokens.
     #[serde(default)]
     pub output: Option<Decimal>,
     /// Default: `input`.
@@ -1250,7 +1265,8 @@ pub struct Price {
     /// exceeds applies to the whole request.
     #[serde(default)]
     pub tiers: Option<Vec<PriceTier>>,
-    /// Chat vendors: per 1 000 000 tokens of audio input. Unset: requests with audio are refused.
+    /// Per 1 000 000 tokens of audio input. Unset: chat requests with audio are refused; a
+    /// transcription costs `input`.
     #[serde(default)]
     pub audio_input: Option<Decimal>,
     /// Chat vendors: per 1 000 000 tokens of audio output. Unset: requests for audio are refused.
@@ -1280,6 +1296,21 @@ pub struct Price {
     /// with up to 100 documents of up to 500 tokens.
     #[serde(default)]
     pub search_unit: Option<Decimal>,
+    /// `kind: image`, in the place of all other prices: per 1 000 images.
+    #[serde(default)]
+    pub image: Option<Decimal>,
+    /// `kind: image`: per 1 000 000 tokens of the images that are edited. Default: `input`.
+    #[serde(default)]
+    pub image_input: Option<Decimal>,
+    /// `kind: image`, with `input`: per 1 000 000 tokens of the generated images.
+    #[serde(default)]
+    pub image_output: Option<Decimal>,
+    /// `kind: speech`: per 1 000 characters of the text that is spoken.
+    #[serde(default)]
+    pub character: Option<Decimal>,
+    /// `kind: transcription`, in the place of all other prices: per 1 000 seconds of audio.
+    #[serde(default)]
+    pub second: Option<Decimal>,
     /// Price factor per service tier, by the vendor's name: a multiple of the token prices, more
     /// than 0 and at most 1 000. `fast` and `priority` are one tier: either name prices both. Other
     /// tiers are refused.
@@ -1297,7 +1328,7 @@ pub struct Price {
 
 impl Price {
     /// The names of all its keys.
-    pub const KEYS: [&str; 17] = [
+    pub const KEYS: [&str; 22] = [
         "input",
         "output",
         "cache_read",
@@ -1312,6 +1343,11 @@ impl Price {
         "tool_search",
         "mcp",
         "search_unit",
+        "image",
+        "image_input",
+        "image_output",
+        "character",
+        "second",
         "service_tier",
         "inference_geo",
         "speed",
@@ -1367,7 +1403,7 @@ impl JsonSchema for Decimal {
 }
 
 /// Numbers outside `limits` that have a range: the section's type, the key, minimum and maximum.
-pub const RANGES: [(&str, &str, u64, u64); 18] = [
+pub const RANGES: [(&str, &str, u64, u64); 19] = [
     ("Endpoint", "weight", 1, 1_000),
     ("Endpoint", "max_concurrent", 1, 65_536),
     ("HealthCheck", "interval_seconds", 1, 3_600),
@@ -1377,6 +1413,7 @@ pub const RANGES: [(&str, &str, u64, u64); 18] = [
     ("LedgerUpkeep", "refund_days", 0, 3_650),
     ("Mail", "per_hour", 1, 100_000),
     ("Model", "context_tokens", 1, 100_000_000),
+    ("Model", "max_audio_seconds", 1, 86_400),
     ("Model", "max_output_tokens", 1, 100_000_000),
     ("PriceTier", "above_input_tokens", 1, 100_000_000),
     ("RetentionRules", "keep_days", 1, 3_650),

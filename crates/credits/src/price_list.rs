@@ -54,9 +54,24 @@ pub struct FeaturePrices {
     /// Price in µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<Micro>,
+    /// Price in µc per 1 000 000 tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_input: Option<Micro>,
+    /// Price in µc per 1 000 000 tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_output: Option<Micro>,
     /// µc per 1 000 units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search_unit: Option<Micro>,
+    /// Price in µc per 1 000 images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<Micro>,
+    /// Price in µc per 1 000 characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub character: Option<Micro>,
+    /// Price in µc per 1 000 seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub second: Option<Micro>,
     /// Factors on the token prices, by the service tier that served the request.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub service_tier: TierFactors,
@@ -87,6 +102,9 @@ impl FeaturePrices {
     pub fn unit_price(&self, unit: CountedUnit) -> Option<Micro> {
         match unit {
             CountedUnit::SearchUnit => self.search_unit,
+            CountedUnit::Image => self.image,
+            CountedUnit::Character => self.character,
+            CountedUnit::Second => self.second,
         }
     }
 
@@ -285,13 +303,15 @@ fn compute_version(base: &TokenPrices, tiers: &[InputTier], features: &FeaturePr
     {
         let _ = write!(text, "|above {above_input_tokens}:{}", format_prices(rates));
     }
-    let audio = [
+    let media = [
         ("audio_input", features.audio_input),
         ("audio_output", features.audio_output),
+        ("image_input", features.image_input),
+        ("image_output", features.image_output),
     ];
     let tools = ServerTool::ALL.map(|tool| (tool.key(), features.tool_price(tool)));
     let units = CountedUnit::ALL.map(|unit| (unit.key(), features.unit_price(unit)));
-    for (name, price) in audio.into_iter().chain(tools).chain(units) {
+    for (name, price) in media.into_iter().chain(tools).chain(units) {
         if let Some(price) = price {
             let _ = write!(text, "|{name} {price}");
         }

@@ -57,7 +57,7 @@ impl CostLine {
 }
 
 /// Number of token classes and server tools.
-const LINE_COUNT: usize = 7 + ServerTool::ALL.len() + CountedUnit::ALL.len();
+const LINE_COUNT: usize = 9 + ServerTool::ALL.len() + CountedUnit::ALL.len();
 
 /// Returns all billable lines in the order of a receipt: first the response itself, and then each
 /// compaction pass, priced by the size of its own input.
@@ -89,7 +89,8 @@ fn iter_cost_lines(usage: &Usage, price: &PriceList) -> impl Iterator<Item = Cos
         .chain((1..).zip(passes).flat_map(of_pass))
 }
 
-/// Returns the lines of an answer. Audio without its own price is charged as text.
+/// Returns the lines of an answer. Audio and images without a price of their own are charged as
+/// text.
 fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
     let rates = price.band_for(usage.input_total()).rates;
     let features = &price.features;
@@ -100,8 +101,10 @@ fn answer_lines(usage: &Usage, price: &PriceList) -> [CostLine; LINE_COUNT] {
         rates.cache_write_5m,
         rates.cache_write_1h,
         features.audio_input.unwrap_or(rates.input),
+        features.image_input.unwrap_or(rates.input),
         rates.output,
         features.audio_output.unwrap_or(rates.output),
+        features.image_output.unwrap_or(rates.output),
     ];
     let tokens = usage.tokens().into_iter().zip(prices);
     let tokens = tokens.map(|((class, count), price)| CostLine {
@@ -165,18 +168,19 @@ pub fn cache_savings(usage: &Usage, price: &PriceList) -> Micro {
     money::cost(uncached).minus(cost(usage, price))
 }
 
-/// Returns the minimum cost of a request, which has one input token and one output token at the
-/// standard tier.
+/// Returns the minimum cost of a request, which has one input token, one output token and one of
+/// each unit that has a price, at the standard tier.
 pub fn min_cost(price: &PriceList) -> Micro {
-    cost(
-        &Usage {
-            input: 1,
-            output: 1,
-            search_units: 1,
-            ..Usage::default()
-        },
-        price,
-    )
+    let least = Usage {
+        input: 1,
+        output: 1,
+        ..Usage::default()
+    };
+    let least = CountedUnit::ALL.into_iter().fold(least, |mut usage, unit| {
+        *usage.units_mut(unit) = 1;
+        usage
+    });
+    cost(&least, price)
 }
 
 /// Returns the cost of `usage` before rounding, as a decimal number of credits.
@@ -450,6 +454,7 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.cache_write_5m,
     |usage| &mut usage.cache_write_1h,
     |usage| &mut usage.audio_input,
+    |usage| &mut usage.image_input,
     |usage| &mut usage.input,
     |usage| &mut usage.web_searches,
     |usage| &mut usage.web_fetches,
@@ -457,7 +462,11 @@ const CLASS_PRIORITY: [fn(&mut Usage) -> &mut u64; LINE_COUNT] = [
     |usage| &mut usage.tool_searches,
     |usage| &mut usage.mcp_calls,
     |usage| &mut usage.search_units,
+    |usage| &mut usage.images,
+    |usage| &mut usage.characters,
+    |usage| &mut usage.seconds,
     |usage| &mut usage.audio_output,
+    |usage| &mut usage.image_output,
     |usage| &mut usage.output,
 ];
 

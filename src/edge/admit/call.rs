@@ -206,6 +206,7 @@ pub async fn prepare(
         (operation.path, version)
     };
     let vendor_call = VendorCall {
+        content_type: None,
         path,
         version,
         previews,

@@ -22,7 +22,7 @@ use accounts::Principal;
 use base::clock;
 use config::Settings;
 use config::catalog::CatalogModel;
-use http::Version;
+use http::{HeaderValue, Version, header};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
@@ -57,9 +57,17 @@ pub async fn prepare(
     let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
     let (body, body_read, slot) =
         receive_body(gateway, settings, session, &mut share, &cpu).await?;
-    let has_key = session.req_header().headers.contains_key("idempotency-key");
+    let headers = &session.req_header().headers;
+    let has_key = headers.contains_key("idempotency-key");
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .filter(|_| endpoint.is_form)
+        .cloned();
     let values_max = settings.limits.body_values;
-    let (parsed, body_hash) = slot.run(|| read_body(endpoint, &body, values_max, has_key))?;
+    let (parsed, body_hash) = slot.run(|| {
+        let kind = content_type.as_ref().and_then(|kind| kind.to_str().ok());
+        read_body(endpoint, kind, &body, values_max, has_key)
+    })?;
     let model = choose_model(settings, principal, endpoint, &parsed).inspect_err(|_| {
         record.note_unknown_model(parsed.model.as_deref().unwrap_or_default());
     })?;
@@ -83,7 +91,7 @@ pub async fn prepare(
     // From here on, the request's hold counts it.
     drop(arrival);
     let unit = model.billed_unit();
-    let terms = MeteredTerms::new(endpoint, unit, &parsed.content, model.context_tokens);
+    let terms = MeteredTerms::new(endpoint, unit, &parsed.content, &model.metered_limits());
     let quote = quote_metered::quote(model, &terms);
     let hold_request = HoldRequest {
         request_id: record.request_id.clone(),
@@ -118,7 +126,7 @@ pub async fn prepare(
     Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
         authenticated,
         settings: Arc::clone(settings),
-        vendor_call: vendor_call(gateway, endpoint, &model),
+        vendor_call: vendor_call(gateway, endpoint, &model, content_type),
         model,
         attempts: AttemptHistory::default(),
         attempt: None,
@@ -160,12 +168,16 @@ fn unremembered_turn(
 /// Reads a body, and hashes it if the request has an idempotency key.
 fn read_body(
     endpoint: &MeteredEndpoint,
+    content_type: Option<&str>,
     body: &[u8],
     values_max: u64,
     has_key: bool,
 ) -> Result<(MeteredRequest, BodyHash), Failure> {
-    let hash = has_key.then(|| idempotency::hash_body(body));
-    let request = MeteredRequest::read(endpoint, body, values_max)?;
+    let request = MeteredRequest::read(endpoint, content_type, body, values_max)?;
+    let hash = has_key.then(|| match request.parts_of_form(body) {
+        Some(parts) => idempotency::hash_body(&parts),
+        None => idempotency::hash_body(body),
+    });
     Ok((request, hash.unwrap_or_default()))
 }
 
@@ -187,8 +199,14 @@ fn choose_model<'s>(
     })
 }
 
-fn vendor_call(gateway: &Gateway, endpoint: &MeteredEndpoint, model: &CatalogModel) -> VendorCall {
+fn vendor_call(
+    gateway: &Gateway,
+    endpoint: &MeteredEndpoint,
+    model: &CatalogModel,
+    content_type: Option<HeaderValue>,
+) -> VendorCall {
     VendorCall {
+        content_type,
         path: endpoint.path,
         version: None,
         previews: None,

@@ -155,17 +155,31 @@ impl<'a> VendorClient<'a> {
         Ok(header)
     }
 
-    /// Sends the body of a request to a model, and reads the whole answer. Error texts are meant
-    /// for the operator.
+    /// Sends the JSON body of a request to a model, and reads the whole answer. Error texts are
+    /// meant for the operator.
     pub async fn generate(
         &self,
         address: SocketAddr,
         usual_path: &str,
         body: Bytes,
     ) -> std::result::Result<ProbeResponse, String> {
+        self.post(address, usual_path, "application/json", body)
+            .await
+    }
+
+    /// Sends a body of this content type, and reads the whole answer. Error texts are meant for the
+    /// operator.
+    pub async fn post(
+        &self,
+        address: SocketAddr,
+        usual_path: &str,
+        content_type: &'static str,
+        body: Bytes,
+    ) -> std::result::Result<ProbeResponse, String> {
         let exchange = async {
             let mut header = self.header(Method::POST, usual_path)?;
-            header.insert_header(header::CONTENT_TYPE, "application/json")?;
+            header.insert_header(header::ACCEPT, "*/*")?;
+            header.insert_header(header::CONTENT_TYPE, content_type)?;
             header.insert_header(header::CONTENT_LENGTH, body.len())?;
             self.exchange(address, header, body, ANSWER_TIMEOUT).await
         };

@@ -15,6 +15,8 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use std::time::Instant;
 
+const JSON: &str = "application/json";
+
 /// Maximum size of a vendor's header, names and values together. Over HTTP/1.1 Pingora's own limit
 /// applies; over HTTP/2 the library accepts 16 MiB.
 const MAX_HEADER_BYTES: usize = 262_144;
@@ -89,6 +91,15 @@ pub fn filter_header(
     if !header.status.is_success() {
         call.exchange.mark_vendor_failed();
     }
+    let content_type = text("content-type").unwrap_or_default();
+    let content_type = match call.metered {
+        Some(terms) if header.status.is_success() => {
+            let (form, content_type) = terms.endpoint.answer_form(&content_type);
+            call.response.answer_form = form;
+            content_type
+        }
+        _ => JSON,
+    };
     if status != 400 {
         // Only status 400 can mean that the vendor refused the reasoning.
         call.reasoning_retry = None;
@@ -106,6 +117,7 @@ pub fn filter_header(
             status
         },
         vendor_request_id,
+        content_type,
     )?;
     record.status = client_header.status.as_u16();
     *header = client_header;
@@ -132,6 +144,7 @@ fn build_response_header(
     call: &mut AdmittedRequest,
     status: u16,
     vendor_request_id: Option<String>,
+    content_type: &str,
 ) -> Result<ResponseHeader> {
     let mut client_header = ResponseHeader::build_no_case(status, Some(10))?;
     // A client that asked for a stream gets one, regardless of the vendor's answer.
@@ -142,7 +155,7 @@ fn build_response_header(
         if stream {
             "text/event-stream; charset=utf-8"
         } else {
-            "application/json"
+            content_type
         },
     )?;
     client_header.insert_header("x-request-id", &record.request_id)?;

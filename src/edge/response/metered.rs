@@ -1,6 +1,6 @@
 //! Answers of metered endpoints. A short one is released in one piece, with its length and its
-//! cost in the header; a long one passes piece by piece. In both cases the last byte waits for the
-//! debit.
+//! cost in the header; a long one, and one that a client plays while it arrives, passes piece by
+//! piece. In all cases the last bytes wait for the debit.
 //!
 //! This file must not look at the bytes: `crates/llm-protocol/src/metered/answer.rs` does.
 
@@ -11,7 +11,6 @@ use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::responding::ResponseMode;
 use bytes::Bytes;
 use llm_protocol::failure::{Failure, Kind};
-use llm_protocol::metered::MeteredAnswer;
 use llm_protocol::vendor_response::UpstreamError;
 
 /// Largest answer that is released in one piece, in bytes. A longer one is not kept in memory.
@@ -26,14 +25,8 @@ pub(super) fn process_metered(
     let ResponseMode::Metered { answer, held } = &mut call.response.mode else {
         return Ok(None);
     };
-    let outcome = answer
-        .push(piece, held)
-        .and_then(|()| match answer.is_complete() {
-            true => answer.usage().map(Some),
-            false if end => Err(UpstreamError::Cut),
-            false => Ok(None),
-        });
-    let metered = match outcome {
+    let passes_at_once = answer.passes_at_once();
+    let metered = match answer.push(piece, end, held) {
         Ok(metered) => metered,
         Err(fault) => {
             if matches!(fault, UpstreamError::NotJson | UpstreamError::Empty) {
@@ -49,7 +42,7 @@ pub(super) fn process_metered(
                 false => Err(Failure::new(Kind::UpstreamFailed, RESPONSE_TOO_LARGE)),
             };
         }
-        if held.len() <= MAX_HELD_BYTES && !call.response.is_passing {
+        if held.len() <= MAX_HELD_BYTES && !call.response.is_passing && !passes_at_once {
             return Ok(None);
         }
         let out = std::mem::take(held);
@@ -58,7 +51,7 @@ pub(super) fn process_metered(
         return Ok((!out.is_empty()).then(|| out.into()));
     };
     let mut last = std::mem::take(held);
-    last.push(MeteredAnswer::LAST);
+    last.append(&mut answer.take_last());
     let counted = ResponseUsage {
         usage: Some(metered),
         reported_usage: None,

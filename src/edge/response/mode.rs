@@ -4,6 +4,7 @@
 //!
 //! This file must not read more than the opening of a body.
 
+use super::whole::max_buffered_bytes;
 use crate::edge::state::admitted::AdmittedRequest;
 use crate::edge::state::record::RequestRecord;
 use crate::edge::state::responding::{OpenStreamGuard, ResponseMode};
@@ -35,7 +36,12 @@ pub(super) fn decide_mode(
     };
     if let Some(terms) = call.metered {
         call.response.mode = ResponseMode::Metered {
-            answer: Box::new(MeteredAnswer::new(terms, &call.model.id)),
+            answer: Box::new(MeteredAnswer::new(
+                terms,
+                call.response.answer_form,
+                &call.model.id,
+                max_buffered_bytes(&call.settings.limits),
+            )),
             held: Vec::new(),
         };
         return Some(piece);

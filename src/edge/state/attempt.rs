@@ -4,6 +4,7 @@
 //! This file must not decide whether another attempt follows: `upstream/retry_rules.rs` does.
 
 use crate::upstreams::{CountedFailure, EndpointLease, EndpointPool};
+use http::HeaderValue;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct VendorCall {
     pub path: &'static str,
     /// Value of the version header, if the client sent one.
     pub version: Option<String>,
+    /// The content type, if the body is not JSON.
+    pub content_type: Option<HeaderValue>,
     /// Preview flags of the messages protocol.
     pub previews: Option<String>,
     /// True if the gateway requests a stream. It may do so although the client did not.

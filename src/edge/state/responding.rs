@@ -9,7 +9,7 @@ use config::catalog::CatalogModel;
 use llm_protocol::capabilities::CompletionsApi;
 use llm_protocol::failure::{self, Failure};
 use llm_protocol::ir::event::ResponseContext;
-use llm_protocol::metered::MeteredAnswer;
+use llm_protocol::metered::{MeteredAnswer, MeteredForm};
 use llm_protocol::request::RequestSummary;
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate::StreamTranslation;
@@ -39,6 +39,8 @@ pub struct Responding {
     pub(in crate::edge) mode: ResponseMode,
     /// Whether the answer of a metered endpoint passes piece by piece, because it is long.
     pub(in crate::edge) is_passing: bool,
+    /// The form of the answer of a metered endpoint.
+    pub answer_form: MeteredForm,
     /// Whether the answer of a metered endpoint must have a length: a client of HTTP/1.0 takes an
     /// answer without one for whole wherever it ends.
     pub(in crate::edge) needs_length: bool,
@@ -125,6 +127,7 @@ impl Responding {
             client_gets_stream: false,
             mode,
             is_passing: false,
+            answer_form: MeteredForm::default(),
             needs_length: false,
             unbilled_usage: None,
             unsent,

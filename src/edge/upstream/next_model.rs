@@ -63,6 +63,7 @@ fn switch_to_fallback(
     let (previews, dropped) = request.filter_preview_flags(&fallbacks.flags);
     let crosses = !model.passes_through(fallbacks.surface);
     call.vendor_call = VendorCall {
+        content_type: None,
         path: translate::vendor_path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,

@@ -27,7 +27,7 @@ const CHUNK_ROWS: u32 = 500;
 const CSV_HEADER: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
                     audio_input,output,reasoning,audio_output,web_searches,web_fetches,code_executions,\
                     tool_searches,mcp_calls,search_units,credits,balance_after,conversation,took_ms,\
-                    first_token_ms,key_name\r\n";
+                    first_token_ms,key_name,image_input,image_output,images,characters,seconds\r\n";
 
 pub async fn download(
     State(app): State<Arc<SidecarState>>,
@@ -207,7 +207,11 @@ fn write_row(text: &mut String, receipt: &Receipt, names: &KeyNames) {
     }
     text.push(',');
     write_quoted(text, &names.of_request(detail).name);
-    text.push_str("\r\n");
+    let _ = write!(
+        text,
+        ",{},{},{},{},{}\r\n",
+        usage.image_input, usage.image_output, usage.images, usage.characters, usage.seconds,
+    );
 }
 
 #[cfg(test)]

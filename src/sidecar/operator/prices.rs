@@ -122,11 +122,13 @@ fn price_rows(price: &PriceList) -> Vec<PriceRow> {
         ));
     }
     let features = &price.features;
-    let audio = [
+    let media = [
         ("audio input", features.audio_input),
         ("audio output", features.audio_output),
+        ("image input", features.image_input),
+        ("image output", features.image_output),
     ];
-    for (name, amount) in audio {
+    for (name, amount) in media {
         let amount = amount.map(group_amount);
         rows.extend(amount.map(|amount| row(name.to_owned(), amount, PER_MILLION)));
     }

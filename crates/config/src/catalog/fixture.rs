@@ -55,6 +55,7 @@ impl CatalogModel {
             upstream_model: "b".into(),
             context_tokens: 100_000,
             max_output_tokens: 8_000,
+            max_audio_seconds: 7_200,
             kind: ModelKind::Chat,
             accepts: match protocol {
                 Protocol::Messages => ModelCapabilities::Messages(Default::default()),

@@ -7,16 +7,18 @@
 /// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
     /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens, /v1/completions, \
-    /v1/fim/completions, /v1/embeddings, /v1/rerank, /v2/rerank and /v1/moderations, and \
-    GET /v1/models";
+    /v1/fim/completions, /v1/embeddings, /v1/rerank, /v2/rerank, /v1/moderations, \
+    /v1/images/generations, /v1/images/edits, /v1/audio/speech, /v1/audio/transcriptions and \
+    /v1/audio/translations, and GET /v1/models";
 
 /// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths
 /// only; any other entry also matches the path itself.
 const UNSERVED: &[(&str, &str)] = &[
     // Paths of OpenAI.
     ("edits", "edits"),
-    ("images", "images"),
-    ("audio", "audio"),
+    ("images/variations", "variations of images"),
+    ("audio/voices", "voices"),
+    ("audio/voice_consents", "voices"),
     ("videos", "videos"),
     ("realtime", "realtime sessions"),
     ("files", "files"),
@@ -97,7 +99,7 @@ mod tests {
             ("/files", Some("files")),
             ("/v1/v1/files", Some("files")),
             ("/v1/embeddings", None),
-            ("/v1/images/generations", Some("images")),
+            ("/v1/images/variations", Some("variations of images")),
             ("/v1/responses/resp_1/cancel", Some("stored responses")),
             ("/v1/messages/batches/b/results", Some("batches")),
             ("/v1/responses", None),

@@ -1,342 +1,103 @@
-//! A vendor's answer on its way to the client, piece by piece: every byte passes, except that the
-//! model's name becomes that of the catalog, and except the last one, which the caller releases
-//! once the debit is journalled.
+//! A vendor's answer on its way to the client, piece by piece. Every byte passes but for the name
+//! of the model; the last bytes are kept back, and the caller releases them once the debit is
+//! journalled.
 //!
-//! An answer can have 33 MB (2 048 vectors of 3 072 numbers), so the scanner keeps no more of it
-//! than the members that report the usage or an error. It must not decide what is billed:
-//! `metered/terms.rs` does.
+//! It must not decide what is billed: `metered/terms.rs` does.
+//!
+//! Read next: `answer/json.rs`, `answer/events.rs`, `answer/media.rs` (the three forms).
 
-use super::terms::MeteredTerms;
-use crate::json::edit;
+mod events;
+mod json;
+mod media;
+
+use super::table::MeteredForm;
+use super::terms::{MeteredReport, MeteredTerms};
 use crate::usage::MeteredUsage;
 use crate::vendor_response::UpstreamError;
-
-/// Members whose value is kept.
-const KEPT: [&str; 3] = ["usage", "meta", "error"];
-
-/// Maximum size of a kept value, in bytes. A larger one counts as absent.
-const MAX_KEPT_BYTES: usize = 65_536;
-
-/// Maximum size of a member's name that can be one of the known names, in bytes: the longest of
-/// them, with all its letters escaped.
-const MAX_NAME_BYTES: usize = 6 * "results".len();
-
-/// Most arrays and objects that may be open at once: the bits of [`MeteredAnswer::open`].
-const MAX_DEPTH: u32 = 128;
+use events::EventsAnswer;
+use json::JsonAnswer;
+use media::MediaAnswer;
 
 /// An answer that is being read.
 #[derive(Debug)]
 pub struct MeteredAnswer {
     terms: MeteredTerms,
-    /// The catalog's id of the model, as a JSON string.
-    model: String,
-    place: Place,
-    depth: u32,
-    /// One bit for each open array or object, the innermost lowest: 1 is an object.
-    open: u128,
-    string: StringState,
-    name: Vec<u8>,
-    role: MemberRole,
-    has_content: bool,
-    kept: [Vec<u8>; KEPT.len()],
+    form: FormReader,
 }
 
-/// Where in the document's own object the reader is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// Before the document.
-    Start,
-    /// After the opening brace.
-    First,
-    /// Where a member's name follows, or is being read.
-    Name,
-    Colon,
-    /// Before a member's value.
-    Value,
-    /// In a member's string, array or object.
-    InValue,
-    /// In a number, or in `true`, `false` or `null`.
-    Word,
-    /// After a member's value.
-    After,
-    /// After the document.
-    End,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum StringState {
-    Outside,
-    Inside,
-    /// After a backslash.
-    Escape,
-}
-
-/// What the current member is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum MemberRole {
-    Other,
-    /// Not passed on: the catalog's id takes its place.
-    Model,
-    Content,
-    /// Kept under this index of [`KEPT`].
-    Kept(usize),
+#[derive(Debug)]
+enum FormReader {
+    Json(Box<JsonAnswer>),
+    Events(Box<EventsAnswer>),
+    Media(MediaAnswer),
 }
 
 impl MeteredAnswer {
-    /// Creates the reader of an answer of the model that the catalog calls `model`.
-    pub fn new(terms: MeteredTerms, model: &str) -> Self {
-        Self {
-            terms,
-            model: edit::json_string(model),
-            place: Place::Start,
-            depth: 0,
-            open: 0,
-            string: StringState::Outside,
-            name: Vec::new(),
-            role: MemberRole::Other,
-            has_content: false,
-            kept: Default::default(),
+    /// Creates the reader of an answer of the model that the catalog calls `model`. `event_bytes`:
+    /// the largest event.
+    pub fn new(terms: MeteredTerms, form: MeteredForm, model: &str, event_bytes: usize) -> Self {
+        let form = match form {
+            MeteredForm::Json => FormReader::Json(Box::new(JsonAnswer::new(terms, model))),
+            MeteredForm::Events => {
+                FormReader::Events(Box::new(EventsAnswer::new(terms, event_bytes)))
+            }
+            MeteredForm::Media => FormReader::Media(MediaAnswer::default()),
+        };
+        Self { terms, form }
+    }
+
+    /// The form as which it is read.
+    pub fn form(&self) -> MeteredForm {
+        match &self.form {
+            FormReader::Json(_) => MeteredForm::Json,
+            FormReader::Events(_) => MeteredForm::Events,
+            FormReader::Media(_) => MeteredForm::Media,
         }
     }
 
-    /// Whether the whole document has been read. Its last byte is [`MeteredAnswer::LAST`].
-    pub fn is_complete(&self) -> bool {
-        self.place == Place::End
+    /// Whether its pieces leave as they come, because a client plays or shows them at once.
+    pub fn passes_at_once(&self) -> bool {
+        match &self.form {
+            FormReader::Json(_) => false,
+            FormReader::Events(_) => true,
+            FormReader::Media(_) => self.terms.endpoint.plays,
+        }
     }
 
-    /// The last byte of an answer, which [`MeteredAnswer::push`] keeps back.
-    pub const LAST: u8 = b'}';
-
-    /// Reads a piece of the body, and appends to `out` what the client may have of it. Drops what
-    /// follows the document.
+    /// Reads a piece of the body, and appends to `out` what the client may have of it. `end`: no
+    /// more follows. Returns the usage of the complete answer, whose last bytes
+    /// [`take_last`](Self::take_last) returns.
     ///
     /// # Errors
-    /// Returns [`UpstreamError::NotJson`] if the body is not a JSON object.
-    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        // Where the bytes begin that were not copied yet, and those of a kept value.
-        let is_dropped = self.role == MemberRole::Model;
-        let (mut uncopied, mut kept) = (if is_dropped { piece.len() } else { 0 }, 0);
-        let mut at = 0;
-        while let Some(&byte) = piece.get(at) {
-            if self.string != StringState::Outside {
-                at = self.read_string(piece, at);
-                if self.string == StringState::Outside && self.depth == 1 {
-                    if self.role == MemberRole::Model {
-                        uncopied = at;
-                        self.role = MemberRole::Other;
-                    }
-                    self.place = match self.place {
-                        Place::Name => Place::Colon,
-                        _ => Place::After,
-                    };
+    /// Returns an error if the answer reports one, ends too early, has no content, or is not of its
+    /// form.
+    pub fn push(
+        &mut self,
+        piece: &[u8],
+        end: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<MeteredUsage>, UpstreamError> {
+        let report = match &mut self.form {
+            FormReader::Json(answer) => {
+                answer.push(piece, out)?;
+                match answer.is_complete() {
+                    true => Some(answer.report()?),
+                    false if end => return Err(UpstreamError::Cut),
+                    false => None,
                 }
-                continue;
             }
-            if self.depth > 1 {
-                at = self.read_nested(piece, at)?;
-                continue;
-            }
-            match (self.place, byte) {
-                (Place::End, _) => break,
-                (Place::Word, b' ' | b'\n' | b'\r' | b'\t') => self.place = Place::After,
-                (_, b' ' | b'\n' | b'\r' | b'\t') => {}
-                (Place::Start, 0xef | 0xbb | 0xbf) if out.is_empty() => uncopied = at + 1,
-                (Place::Start, b'{') => {
-                    self.open(true)?;
-                    self.place = Place::First;
-                }
-                (Place::First | Place::Name, b'"') => {
-                    self.name.clear();
-                    self.place = Place::Name;
-                    self.string = StringState::Inside;
-                }
-                (Place::Colon, b':') => self.place = Place::Value,
-                (Place::Value, _) => {
-                    self.place = match byte {
-                        b'"' | b'[' | b'{' => Place::InValue,
-                        _ if is_of_word(byte) => Place::Word,
-                        _ => return Err(UpstreamError::NotJson),
-                    };
-                    self.role = self.role_of_member(byte);
-                    match self.role {
-                        MemberRole::Model => {
-                            out.extend_from_slice(piece.get(uncopied..at).unwrap_or_default());
-                            out.extend_from_slice(self.model.as_bytes());
-                            uncopied = piece.len();
-                        }
-                        MemberRole::Kept(index) => {
-                            kept = at;
-                            if let Some(value) = self.kept.get_mut(index) {
-                                value.clear();
-                            }
-                        }
-                        MemberRole::Content | MemberRole::Other => {}
-                    }
-                    self.begin(byte)?;
-                }
-                (Place::Word | Place::After, b',') => {
-                    self.keep(piece.get(kept..at));
-                    self.place = Place::Name;
-                    self.role = MemberRole::Other;
-                }
-                (Place::First | Place::Word | Place::After, b'}') => {
-                    self.keep(piece.get(kept..at));
-                    self.close(true)?;
-                    self.place = Place::End;
-                    out.extend_from_slice(piece.get(uncopied..at).unwrap_or_default());
-                    return Ok(());
-                }
-                (Place::Word, _) if is_of_word(byte) => {}
-                _ => return Err(UpstreamError::NotJson),
-            }
-            at += 1;
-        }
-        if self.place != Place::End {
-            self.keep(piece.get(kept..));
-            out.extend_from_slice(piece.get(uncopied..).unwrap_or_default());
-        }
-        Ok(())
-    }
-
-    /// Returns the usage of the complete answer.
-    ///
-    /// # Errors
-    /// Returns an error if the answer reports one, or has no content.
-    pub fn usage(&self) -> Result<MeteredUsage, UpstreamError> {
-        let kept = |name: &str| {
-            let index = KEPT.iter().position(|kept| *kept == name)?;
-            self.kept.get(index).map(Vec::as_slice)
+            FormReader::Events(answer) => answer.push(piece, end, out)?,
+            FormReader::Media(answer) => answer.push(piece, end, out)?,
         };
-        let error = kept("error").map(<[u8]>::trim_ascii);
-        if let Some(error) = error.filter(|error| !error.is_empty() && *error != b"null") {
-            let document = [b"{\"error\":", error, b"}"].concat();
-            return Err(UpstreamError::from_error_body(&document));
-        }
-        match self.has_content {
-            true => Ok(self.terms.meter(kept)),
-            false => Err(UpstreamError::Empty),
-        }
+        Ok(report.map(|report: MeteredReport| self.terms.bill(&report)))
     }
 
-    /// Reads on in a string. Returns the position after what was read.
-    fn read_string(&mut self, piece: &[u8], at: usize) -> usize {
-        let rest = piece.get(at..).unwrap_or_default();
-        if self.string == StringState::Escape {
-            self.string = StringState::Inside;
-            self.push_name(rest.get(..1));
-            return at + 1;
-        }
-        let length = memchr::memchr2(b'"', b'\\', rest);
-        self.push_name(rest.get(..length.unwrap_or(rest.len())));
-        let Some(length) = length else {
-            return piece.len();
-        };
-        self.string = match rest.get(length) {
-            Some(b'"') => StringState::Outside,
-            _ => {
-                self.push_name(Some(b"\\"));
-                StringState::Escape
-            }
-        };
-        at + length + 1
-    }
-
-    fn push_name(&mut self, bytes: Option<&[u8]>) {
-        if self.place == Place::Name && self.name.len() <= MAX_NAME_BYTES {
-            let bytes = bytes.unwrap_or_default();
-            let bytes = bytes.get(..MAX_NAME_BYTES + 1).unwrap_or(bytes);
-            self.name.extend_from_slice(bytes);
+    /// Returns the bytes that were kept back.
+    pub fn take_last(&mut self) -> Vec<u8> {
+        match &mut self.form {
+            FormReader::Json(_) => vec![JsonAnswer::LAST],
+            FormReader::Events(answer) => answer.take_last(),
+            FormReader::Media(answer) => answer.take_last(),
         }
     }
-
-    /// Reads on in a member's array or object, up to the next byte that opens or closes something.
-    /// Returns the position after what was read.
-    fn read_nested(&mut self, piece: &[u8], at: usize) -> Result<usize, UpstreamError> {
-        let rest = piece.get(at..).unwrap_or_default();
-        let is_plain = |byte: &u8| !matches!(byte, b'"' | b'[' | b']' | b'{' | b'}');
-        let length = rest.iter().take_while(|byte| is_plain(byte)).count();
-        if self.role == MemberRole::Content && !self.has_content {
-            let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
-            let begins = rest.iter().take(length + 1).find(|byte| !is_space(byte));
-            self.has_content = begins.is_some_and(|byte| *byte != b']');
-        }
-        if let Some(&byte) = rest.get(length) {
-            match byte {
-                b']' | b'}' => self.close(byte == b'}')?,
-                _ => self.begin(byte)?,
-            }
-        }
-        Ok(at + length + 1)
-    }
-
-    /// What the member whose name was read is for. `first`: the first byte of its value.
-    fn role_of_member(&self, first: u8) -> MemberRole {
-        let is_escaped = self.name.contains(&b'\\');
-        let quoted = || [b"\"", self.name.as_slice(), b"\""].concat();
-        let decoded: Option<String> = is_escaped
-            .then(|| serde_json::from_slice(&quoted()).ok())
-            .flatten();
-        let name = decoded.as_deref().map_or(&self.name[..], str::as_bytes);
-        if name == b"model" && first == b'"' {
-            return MemberRole::Model;
-        }
-        let contents = self.terms.endpoint.content;
-        if first == b'[' && contents.iter().any(|content| content.as_bytes() == name) {
-            return MemberRole::Content;
-        }
-        let kept = KEPT.iter().position(|kept| kept.as_bytes() == name);
-        kept.map_or(MemberRole::Other, MemberRole::Kept)
-    }
-
-    /// Begins a value by its first byte.
-    fn begin(&mut self, byte: u8) -> Result<(), UpstreamError> {
-        match byte {
-            b'"' => self.string = StringState::Inside,
-            b'[' | b'{' => self.open(byte == b'{')?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, is_object: bool) -> Result<(), UpstreamError> {
-        if self.depth == MAX_DEPTH {
-            return Err(UpstreamError::NotJson);
-        }
-        self.depth += 1;
-        self.open = self.open << 1 | u128::from(is_object);
-        Ok(())
-    }
-
-    fn close(&mut self, is_object: bool) -> Result<(), UpstreamError> {
-        if (self.open & 1 == 1) != is_object {
-            return Err(UpstreamError::NotJson);
-        }
-        self.depth = self.depth.saturating_sub(1);
-        self.open >>= 1;
-        if self.depth == 1 {
-            self.place = Place::After;
-        }
-        Ok(())
-    }
-
-    /// Keeps these bytes, if the current value is one to keep.
-    fn keep(&mut self, bytes: Option<&[u8]>) {
-        let MemberRole::Kept(index) = self.role else {
-            return;
-        };
-        let Some(value) = self.kept.get_mut(index) else {
-            return;
-        };
-        let bytes = bytes.unwrap_or_default();
-        match value.len().saturating_add(bytes.len()) <= MAX_KEPT_BYTES {
-            true => value.extend_from_slice(bytes),
-            // What is left of it is no JSON.
-            false => value.clear(),
-        }
-    }
-}
-
-/// Whether a number, `true`, `false` or `null` can have this byte. The gateway reads no closer.
-fn is_of_word(byte: u8) -> bool {
-    byte.is_ascii_digit() || byte.is_ascii_lowercase() || matches!(byte, b'+' | b'-' | b'.' | b'E')
 }

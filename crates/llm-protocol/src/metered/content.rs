@@ -3,7 +3,7 @@
 //!
 //! It must not read JSON or know a price.
 
-use crate::usage::text_tokens;
+use crate::usage::{CountedUnit, Usage, text_tokens};
 
 /// Tokens that a vendor can add to each input: the marks at its begin and end, and a prefix that
 /// names the task. Sources: the model cards of E5, BGE, Nomic and Qwen3 embeddings, read 2026-11.
@@ -14,6 +14,13 @@ const MAX_PAIR_TOKENS: u64 = 128;
 
 /// Tokens of the smallest image. Source: OpenAI's guide to images, detail `low`, read 2026-11.
 const MIN_IMAGE_TOKENS: u64 = 85;
+
+/// Tokens that previews of a streamed image add to it. Source: 272 became 372 with one of them in
+/// <https://github.com/maximhq/bifrost/issues/4777>; a request may ask for three.
+const PREVIEW_TOKENS: u64 = 300;
+
+/// The fewest bytes of a second of audio: speech at 2 kbit/s.
+const MIN_AUDIO_BYTES_PER_SECOND: u64 = 250;
 
 const PIECE_TOKENS: u64 = 500;
 const PIECES_PER_SEARCH_UNIT: u64 = 100;
@@ -28,6 +35,30 @@ pub struct MeteredContent {
     /// Bytes of the query that each document is compared to.
     pub(super) query: u64,
     pub(super) images: u64,
+    /// Characters of a text to speak.
+    pub(super) characters: u64,
+    /// Bytes of the files of a form.
+    pub(super) file_bytes: u64,
+    /// Length of the audio, by its container.
+    pub(super) audio: AudioLength,
+    /// Outputs that the request asks for, if it says how many.
+    pub(super) outputs: Option<u64>,
+}
+
+/// The length of an audio file in seconds, by its container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AudioLength {
+    pub seconds: Option<u64>,
+    /// Whether no decoder can find more in it.
+    pub is_exact: bool,
+}
+
+/// The limits of a model that bound what a request can cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MeteredLimits {
+    pub context_tokens: u64,
+    pub max_output_tokens: u64,
+    pub max_audio_seconds: u64,
 }
 
 impl MeteredContent {
@@ -51,6 +82,34 @@ impl MeteredContent {
             .saturating_add(images)
     }
 
+    pub(super) fn outputs(&self) -> u64 {
+        self.outputs.unwrap_or(1)
+    }
+
+    /// Returns the most of these units that a vendor can count.
+    pub(super) fn max_units(&self, unit: CountedUnit, limits: &MeteredLimits) -> u64 {
+        match unit {
+            CountedUnit::SearchUnit => self.search_units(),
+            CountedUnit::Image => self.outputs(),
+            CountedUnit::Character => self.characters,
+            CountedUnit::Second => {
+                let by_size = self.file_bytes.div_ceil(MIN_AUDIO_BYTES_PER_SECOND);
+                let exact = self.audio.seconds.filter(|_| self.audio.is_exact);
+                exact
+                    .unwrap_or(by_size)
+                    .clamp(1, limits.max_audio_seconds.max(1))
+            }
+        }
+    }
+
+    /// Returns the estimated number of these units; `None`, if nothing in the request shows it.
+    pub(super) fn estimated_units(&self, unit: CountedUnit) -> Option<u64> {
+        match unit {
+            CountedUnit::SearchUnit | CountedUnit::Image | CountedUnit::Character => None,
+            CountedUnit::Second => self.audio.seconds.map(|seconds| seconds.max(1)),
+        }
+    }
+
     /// Returns the most search units: one for each 100 pieces of 500 tokens, the query included.
     /// Source: Cohere's page on pricing and its rerank reference, read 2026-11.
     pub(super) fn search_units(&self) -> u64 {
@@ -63,24 +122,67 @@ impl MeteredContent {
     }
 }
 
-/// The most input tokens of embeddings: the model reads each input by itself.
-pub(super) fn embedding_tokens(content: &MeteredContent, context: u64) -> u64 {
+/// The most tokens of embeddings: the model reads each input by itself.
+pub(super) fn embedding_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
     let (size, count) = (content.size(), content.count());
-    size.saturating_add(count.saturating_mul(MAX_TEMPLATE_TOKENS))
-        .min(count.saturating_mul(context))
+    input(
+        size.saturating_add(count.saturating_mul(MAX_TEMPLATE_TOKENS))
+            .min(count.saturating_mul(limits.context_tokens)),
+    )
 }
 
-/// The most input tokens of a rerank request: the model reads the query with each document.
-pub(super) fn rerank_tokens(content: &MeteredContent, context: u64) -> u64 {
+/// The most tokens of a rerank request: the model reads the query with each document.
+pub(super) fn rerank_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
     let (size, count) = (content.size(), content.count());
     let pairs = count.saturating_mul(content.query.saturating_add(MAX_PAIR_TOKENS));
-    size.saturating_add(pairs)
-        .min(count.saturating_mul(context))
+    input(
+        size.saturating_add(pairs)
+            .min(count.saturating_mul(limits.context_tokens)),
+    )
 }
 
-/// The most input tokens of a moderation request. An image counts as a whole context.
-pub(super) fn moderation_tokens(content: &MeteredContent, context: u64) -> u64 {
+/// The most tokens of a moderation request. An image counts as a whole context.
+pub(super) fn moderation_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
     let added = content.count().saturating_mul(MAX_TEMPLATE_TOKENS);
-    let images = content.images.saturating_mul(context);
-    content.size().saturating_add(added).saturating_add(images)
+    let images = content.images.saturating_mul(limits.context_tokens);
+    input(content.size().saturating_add(added).saturating_add(images))
+}
+
+/// The most tokens of a request for images. The images that it edits count as a whole context.
+pub(super) fn image_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
+    let image_input = match content.file_bytes {
+        0 => 0,
+        _ => limits.context_tokens,
+    };
+    let output = content.outputs().saturating_mul(limits.max_output_tokens);
+    let previews = content.outputs().saturating_mul(PREVIEW_TOKENS);
+    Usage {
+        input: content.size().saturating_add(MAX_TEMPLATE_TOKENS),
+        image_input,
+        output,
+        image_output: output.saturating_add(previews),
+        ..Usage::default()
+    }
+}
+
+/// The most tokens of a transcription. The audio counts as a whole context.
+pub(super) fn transcription_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
+    Usage {
+        input: content.size().saturating_add(MAX_TEMPLATE_TOKENS),
+        audio_input: limits.context_tokens,
+        output: limits.max_output_tokens,
+        ..Usage::default()
+    }
+}
+
+/// Speech is billed by characters.
+pub(super) fn no_tokens(_: &MeteredContent, _: &MeteredLimits) -> Usage {
+    Usage::default()
+}
+
+fn input(tokens: u64) -> Usage {
+    Usage {
+        input: tokens,
+        ..Usage::default()
+    }
 }

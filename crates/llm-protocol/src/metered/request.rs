@@ -1,11 +1,13 @@
-//! Reads what admission needs from the body of a metered request, in one skipping pass, and sets
-//! the model's name in it.
+//! Reads what admission needs from the body of a metered request, in one pass that skips the rest,
+//! and sets the model's name in it.
 //!
 //! It must not check what the vendor checks itself, nor build a tree: token ids alone can be
 //! 300 000 values.
 
+use super::audio;
 use super::content::MeteredContent;
-use super::table::{MemberRule, MeteredEndpoint};
+use super::form::{self, FormPart};
+use super::table::{MemberRule, MeteredEndpoint, ModelKind};
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::json::edit::{self, JsonEdit};
@@ -22,15 +24,70 @@ pub struct MeteredRequest {
     pub content: MeteredContent,
     /// The model's value, or the place where it is inserted.
     model_span: Span,
+    /// The parts of a form; none for JSON.
+    parts: Vec<FormPart>,
 }
 
 impl MeteredRequest {
-    /// Reads a body. `values_max`: the most inputs; token ids do not count.
+    /// Reads a body. `content_type`: that of the request. `values_max`: the most inputs; token ids
+    /// do not count.
     ///
     /// # Errors
-    /// Returns 400 if the body is not a JSON object, lacks a model or its content, has one of them
-    /// twice, or asks for something that the gateway does not serve.
-    pub fn read(endpoint: &MeteredEndpoint, body: &[u8], values_max: u64) -> Result<Self, Failure> {
+    /// Returns 400 if the body is not of the endpoint's form, lacks a model or its content, has one
+    /// of them twice, or asks for something that the gateway does not serve.
+    pub fn read(
+        endpoint: &MeteredEndpoint,
+        content_type: Option<&str>,
+        body: &[u8],
+        values_max: u64,
+    ) -> Result<Self, Failure> {
+        match endpoint.is_form {
+            true => Self::read_form(endpoint, content_type, body),
+            false => Self::read_json(endpoint, body, values_max),
+        }
+    }
+
+    fn read_form(
+        endpoint: &MeteredEndpoint,
+        content_type: Option<&str>,
+        body: &[u8],
+    ) -> Result<Self, Failure> {
+        let parts = form::split(content_type, body)?;
+        let mut reader = Reader::new(endpoint, u64::MAX, Span::default());
+        for part in &parts {
+            let value = body.get(part.value.start..part.value.end);
+            let outcome = reader.part_of_form(part, value.unwrap_or_default());
+            outcome.map_err(|refused| match refused {
+                RequestParseError::Refused(failure) => *failure,
+                RequestParseError::Broken(broken) => scan_failure(broken, u64::MAX),
+            })?;
+        }
+        let request = reader.finish()?;
+        Ok(MeteredRequest { parts, ..request })
+    }
+
+    /// Returns the parts of a form without its boundary, which differs each time that a client
+    /// sends the form; `None` for JSON.
+    pub fn parts_of_form(&self, body: &[u8]) -> Option<Vec<u8>> {
+        if self.parts.is_empty() {
+            return None;
+        }
+        let mut parts = Vec::with_capacity(body.len());
+        for part in &self.parts {
+            let value = body.get(part.value.start..part.value.end);
+            for bytes in [part.name.as_bytes(), value.unwrap_or_default()] {
+                parts.extend_from_slice(&bytes.len().to_le_bytes());
+                parts.extend_from_slice(bytes);
+            }
+        }
+        Some(parts)
+    }
+
+    fn read_json(
+        endpoint: &MeteredEndpoint,
+        body: &[u8],
+        values_max: u64,
+    ) -> Result<Self, Failure> {
         let text = std::str::from_utf8(body).map_err(|fault| invalid_json(fault.valid_up_to()))?;
         let mut scan = JsonScanner::new(text, MAX_DEPTH);
         if scan.kind() != Ok(JsonKind::Object) {
@@ -39,14 +96,8 @@ impl MeteredRequest {
                 Err(broken) => scan_failure(broken, values_max),
             });
         }
-        let mut reader = Reader {
-            endpoint,
-            values_max,
-            model: None,
-            model_span: Span::at(scan.position().saturating_add(1)),
-            seen: vec![false; endpoint.members.len()],
-            content: MeteredContent::default(),
-        };
+        let place = Span::at(scan.position().saturating_add(1));
+        let mut reader = Reader::new(endpoint, values_max, place);
         let outcome = scan
             .object(|scan, key| reader.member(scan, &key.name()))
             .and_then(|()| scan.end().map_err(RequestParseError::Broken));
@@ -62,7 +113,10 @@ impl MeteredRequest {
         if self.model.as_deref() == Some(upstream_model) {
             return body.clone();
         }
-        let mut name = edit::json_string(upstream_model);
+        let mut name = match self.parts.is_empty() {
+            true => edit::json_string(upstream_model),
+            false => upstream_model.to_owned(),
+        };
         if self.model_span.start == self.model_span.end {
             // The body has content, so that a member follows.
             name = format!("\"model\":{name},");
@@ -84,7 +138,81 @@ struct Reader<'e> {
     content: MeteredContent,
 }
 
-impl Reader<'_> {
+impl<'e> Reader<'e> {
+    fn new(endpoint: &'e MeteredEndpoint, values_max: u64, model_span: Span) -> Self {
+        Self {
+            endpoint,
+            values_max,
+            model: None,
+            model_span,
+            seen: vec![false; endpoint.members.len()],
+            content: MeteredContent::default(),
+        }
+    }
+
+    /// Reads a part of a form by the rule of its name.
+    fn part_of_form(&mut self, part: &FormPart, value: &[u8]) -> ParseResult {
+        let name = part.name.as_str();
+        self.check_spelling(name)?;
+        let size = u64::try_from(value.len()).unwrap_or(u64::MAX);
+        let text = || {
+            let text = std::str::from_utf8(value).ok().filter(|_| !part.is_file);
+            text.ok_or_else(|| wrong_type(name, "a text"))
+        };
+        if name == "model" {
+            if self.model.is_some() {
+                return Err(refuse(name, TWICE));
+            }
+            self.model = Some(text()?.to_owned());
+            self.model_span = part.value;
+            return Ok(());
+        }
+        let plain = name.strip_suffix("[]").unwrap_or(name);
+        let members = self.endpoint.members.iter().zip(&mut self.seen);
+        let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == plain)
+        else {
+            return Ok(());
+        };
+        let was_seen = std::mem::replace(seen, true);
+        match rule {
+            MemberRule::Files | MemberRule::OptionalFile => {
+                if !part.is_file {
+                    return Err(wrong_type(name, "a file"));
+                }
+                let is_audio = self.endpoint.kind == ModelKind::Transcription;
+                if was_seen && is_audio {
+                    return Err(refuse(name, TWICE));
+                }
+                if is_audio {
+                    self.content.audio = audio::length(value);
+                }
+                self.content.file_bytes = self.content.file_bytes.saturating_add(size);
+                Ok(())
+            }
+            MemberRule::Refused(why) => Err(refuse(name, why)),
+            _ if was_seen => Err(refuse(name, TWICE)),
+            MemberRule::Prompt | MemberRule::Hint => {
+                text()?;
+                self.push(size)
+            }
+            MemberRule::Outputs => self.outputs(name, text()?.trim().parse().ok()),
+            MemberRule::OneOf(allowed) => one_of(name, allowed, Some(text()?)),
+            MemberRule::Inputs
+            | MemberRule::Parts
+            | MemberRule::Query
+            | MemberRule::Documents
+            | MemberRule::Spoken
+            | MemberRule::Name => text().map(|_| ()),
+        }
+    }
+
+    fn outputs(&mut self, name: &str, count: Option<u64>) -> ParseResult {
+        let count = count.filter(|count| (1..=MAX_OUTPUTS).contains(count));
+        let message = format!("Expected a whole number from 1 to {MAX_OUTPUTS}.");
+        self.content.outputs = Some(count.ok_or_else(|| refuse(name, &message))?);
+        Ok(())
+    }
+
     fn member(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         self.check_spelling(name)?;
         if name == "model" {
@@ -96,7 +224,7 @@ impl Reader<'_> {
             return Ok(scan.skip()?);
         };
         if std::mem::replace(seen, true) {
-            return Err(refuse(name, "This member occurs more than once."));
+            return Err(refuse(name, TWICE));
         }
         if scan.kind()? == JsonKind::Null {
             *seen = false;
@@ -118,15 +246,31 @@ impl Reader<'_> {
                 }
                 scan.array(|scan| self.document(scan, name))
             }
+            MemberRule::Prompt | MemberRule::Hint => match scan.string_or_skip()? {
+                Some(text) => self.push(text.decoded_bytes()),
+                None => Err(wrong_type(name, "a string")),
+            },
+            MemberRule::Spoken => match scan.string_or_skip()?.and_then(|text| text.value()) {
+                Some(text) => {
+                    let characters = text.chars().count();
+                    self.content.characters = u64::try_from(characters).unwrap_or(u64::MAX);
+                    Ok(())
+                }
+                None => Err(wrong_type(name, "a string")),
+            },
+            MemberRule::Outputs => {
+                let span = scan.skip_span()?;
+                let count = scan.text_from(span.start).trim().parse().ok();
+                self.outputs(name, count)
+            }
+            MemberRule::Name => match scan.string_or_skip()? {
+                Some(_) => Ok(()),
+                None => Err(wrong_type(name, "a string")),
+            },
+            MemberRule::Files | MemberRule::OptionalFile => Err(wrong_type(name, "a file")),
             MemberRule::OneOf(allowed) => {
                 let value = scan.string_or_skip()?.map(|value| value.name());
-                match value.is_some_and(|value| allowed.contains(&&*value)) {
-                    true => Ok(()),
-                    false => Err(refuse(
-                        name,
-                        &format!("Expected one of: {}.", allowed.join(", ")),
-                    )),
-                }
+                one_of(name, allowed, value.as_deref())
             }
             MemberRule::Refused(why) => Err(refuse(name, why)),
         }
@@ -148,7 +292,7 @@ impl Reader<'_> {
 
     fn model(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
         if self.model_span.start < self.model_span.end {
-            return Err(refuse("model", "This member occurs more than once."));
+            return Err(refuse("model", TWICE));
         }
         if scan.kind()? == JsonKind::Null {
             self.model_span = scan.skip_span()?;
@@ -299,8 +443,17 @@ impl Reader<'_> {
             return Err(missing("model"));
         }
         for ((name, rule), seen) in self.endpoint.members.iter().zip(&self.seen) {
-            let is_optional = matches!(rule, MemberRule::OneOf(_) | MemberRule::Refused(_));
-            if !is_optional && !seen {
+            let is_needed = matches!(
+                rule,
+                MemberRule::Inputs
+                    | MemberRule::Parts
+                    | MemberRule::Query
+                    | MemberRule::Documents
+                    | MemberRule::Prompt
+                    | MemberRule::Spoken
+                    | MemberRule::Files
+            );
+            if is_needed && !seen {
                 return Err(missing(name));
             }
         }
@@ -308,7 +461,24 @@ impl Reader<'_> {
             model,
             content: self.content,
             model_span: self.model_span,
+            parts: Vec::new(),
         })
+    }
+}
+
+/// The most images that one request may ask for. Source: `ImageGenerateParams` of openai 3.57 for
+/// Python.
+const MAX_OUTPUTS: u64 = 10;
+
+const TWICE: &str = "This member occurs more than once.";
+
+fn one_of(name: &str, allowed: &[&str], value: Option<&str>) -> ParseResult {
+    match value.is_some_and(|value| allowed.contains(&value)) {
+        true => Ok(()),
+        false => Err(refuse(
+            name,
+            &format!("Expected one of: {}.", allowed.join(", ")),
+        )),
     }
 }
 

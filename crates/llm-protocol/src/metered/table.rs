@@ -3,8 +3,12 @@
 //!
 //! It must not read a body.
 
-use super::content::{MeteredContent, embedding_tokens, moderation_tokens, rerank_tokens};
-use crate::json::edit;
+use super::content::{
+    MeteredContent, MeteredLimits, embedding_tokens, image_tokens, moderation_tokens, no_tokens,
+    rerank_tokens, transcription_tokens,
+};
+use super::sample;
+use crate::usage::Usage;
 
 /// What a model computes. Each endpoint takes models of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -16,10 +20,24 @@ pub enum ModelKind {
     /// Documents, ordered by their relevance to a query.
     Rerank,
     Moderation,
+    /// Images, generated or edited.
+    Image,
+    /// Audio of a spoken text.
+    Speech,
+    /// The text of audio, in its own language or in English.
+    Transcription,
 }
 
 impl ModelKind {
-    pub const ALL: [Self; 4] = [Self::Chat, Self::Embedding, Self::Rerank, Self::Moderation];
+    pub const ALL: [Self; 7] = [
+        Self::Chat,
+        Self::Embedding,
+        Self::Rerank,
+        Self::Moderation,
+        Self::Image,
+        Self::Speech,
+        Self::Transcription,
+    ];
 
     /// The name in the config and in lists of models.
     pub fn as_str(self) -> &'static str {
@@ -28,6 +46,9 @@ impl ModelKind {
             Self::Embedding => "embedding",
             Self::Rerank => "rerank",
             Self::Moderation => "moderation",
+            Self::Image => "image",
+            Self::Speech => "speech",
+            Self::Transcription => "transcription",
         }
     }
 
@@ -53,6 +74,8 @@ impl ModelKind {
 pub struct MeteredEndpoint {
     pub path: &'static str,
     pub kind: ModelKind,
+    /// Whether the body is a form (`multipart/form-data`), not JSON.
+    pub is_form: bool,
     /// Whether a body without a model means the first one of the kind that the key may use.
     pub(super) has_default_model: bool,
     /// Members of the body that decide the cost, or that the gateway refuses.
@@ -61,8 +84,12 @@ pub struct MeteredEndpoint {
     pub(super) sample: &'static str,
     /// Members of an answer of which one holds its content.
     pub(super) content: &'static [&'static str],
-    /// Returns the most input tokens of a request, for a model that reads `context` tokens at once.
-    pub(super) max_tokens: fn(&MeteredContent, context: u64) -> u64,
+    /// Forms of an answer beside JSON.
+    pub(super) forms: &'static [MeteredForm],
+    /// Whether a client plays the answer while it arrives.
+    pub(super) plays: bool,
+    /// Returns the most tokens of a request, for a model with these limits.
+    pub(super) max_tokens: fn(&MeteredContent, &MeteredLimits) -> Usage,
 }
 
 impl MeteredEndpoint {
@@ -71,11 +98,49 @@ impl MeteredEndpoint {
         ENDPOINTS.iter().find(|endpoint| endpoint.kind == kind)
     }
 
-    /// Returns the body of a small request to a vendor's model.
-    pub fn sample_body(&self, upstream_model: &str) -> String {
-        let model = edit::json_string(upstream_model);
-        format!("{{\"model\":{model},{}}}", self.sample)
+    /// Returns a small request to a vendor's model: its content type and its body.
+    pub fn sample(&self, upstream_model: &str) -> (&'static str, Vec<u8>) {
+        match self.is_form {
+            true => sample::form(upstream_model, self.sample),
+            false => sample::json(upstream_model, self.sample),
+        }
     }
+
+    /// Whether an answer can be something else than JSON.
+    pub fn has_media(&self) -> bool {
+        !self.forms.is_empty()
+    }
+
+    /// Returns the form of an answer with this content type, and the content type that the client
+    /// gets. What the endpoint does not expect is read as JSON, and fails if it is none: a page of
+    /// a proxy must not be billed.
+    pub fn answer_form<'t>(&self, content_type: &'t str) -> (MeteredForm, &'t str) {
+        let kind = content_type.split(';').next().unwrap_or_default().trim();
+        let form = if kind.eq_ignore_ascii_case("text/event-stream") {
+            MeteredForm::Events
+        } else if is_media(kind) {
+            MeteredForm::Media
+        } else {
+            MeteredForm::Json
+        };
+        match self.forms.contains(&form) {
+            true => (form, content_type),
+            false => (MeteredForm::Json, "application/json"),
+        }
+    }
+}
+
+/// Content types of audio, of texts and of subtitles.
+fn is_media(kind: &str) -> bool {
+    const OTHERS: [&str; 5] = [
+        "text/plain",
+        "text/vtt",
+        "text/srt",
+        "application/x-subrip",
+        "application/octet-stream",
+    ];
+    let begin = kind.get(.."audio/".len()).unwrap_or_default();
+    begin.eq_ignore_ascii_case("audio/") || OTHERS.iter().any(|own| own.eq_ignore_ascii_case(kind))
 }
 
 /// Endpoints are compared by their paths, which are unique.
@@ -86,6 +151,18 @@ impl PartialEq for MeteredEndpoint {
 }
 
 impl Eq for MeteredEndpoint {}
+
+/// The form of an answer, as its content type names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MeteredForm {
+    /// One JSON document, and everything that an endpoint does not expect.
+    #[default]
+    Json,
+    /// Server-sent events.
+    Events,
+    /// Audio, or a text such as subtitles.
+    Media,
+}
 
 /// How the reader of a request treats a member.
 #[derive(Clone, Copy, Debug)]
@@ -98,18 +175,45 @@ pub(super) enum MemberRule {
     Query,
     /// Required: an array of texts, or of objects that have texts.
     Documents,
+    /// Required: a text that describes an image.
+    Prompt,
+    /// A text that goes before the text of the audio.
+    Hint,
+    /// Required: a text, of which each character is spoken.
+    Spoken,
+    /// Required, in a form: a file, or several in parts of this name or of this name with `[]`.
+    Files,
+    /// In a form: a file.
+    OptionalFile,
+    /// A number of outputs, at most 10.
+    Outputs,
+    /// A text; an object is refused.
+    Name,
     /// Any other value is refused.
     OneOf(&'static [&'static str]),
     /// Refused, for this reason.
     Refused(&'static str),
 }
 
+/// What a row says if it says nothing else.
+const JSON_ROW: MeteredEndpoint = MeteredEndpoint {
+    path: "",
+    kind: ModelKind::Chat,
+    is_form: false,
+    has_default_model: false,
+    members: &[],
+    sample: "",
+    content: &[],
+    forms: &[],
+    plays: false,
+    max_tokens: no_tokens,
+};
+
 /// All metered endpoints.
-pub static ENDPOINTS: [MeteredEndpoint; 4] = [
+pub static ENDPOINTS: [MeteredEndpoint; 9] = [
     MeteredEndpoint {
         path: "/v1/embeddings",
         kind: ModelKind::Embedding,
-        has_default_model: false,
         members: &[
             ("input", MemberRule::Inputs),
             // Some servers also offer a binary answer, which has no usage.
@@ -124,6 +228,7 @@ pub static ENDPOINTS: [MeteredEndpoint; 4] = [
         sample: r#""input":"ok""#,
         content: &["data"],
         max_tokens: embedding_tokens,
+        ..JSON_ROW
     },
     rerank("/v1/rerank"),
     rerank("/v2/rerank"),
@@ -135,15 +240,96 @@ pub static ENDPOINTS: [MeteredEndpoint; 4] = [
         sample: r#""input":"ok""#,
         content: &["results"],
         max_tokens: moderation_tokens,
+        ..JSON_ROW
+    },
+    MeteredEndpoint {
+        path: "/v1/images/generations",
+        members: &[
+            ("prompt", MemberRule::Prompt),
+            ("n", MemberRule::Outputs),
+            ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
+            ("svg", MemberRule::Refused(SVG)),
+        ],
+        sample: r#""prompt":"A dot.""#,
+        ..IMAGE_ROW
+    },
+    MeteredEndpoint {
+        path: "/v1/images/edits",
+        is_form: true,
+        members: &[
+            ("image", MemberRule::Files),
+            ("mask", MemberRule::OptionalFile),
+            ("markup", MemberRule::OptionalFile),
+            ("prompt", MemberRule::Prompt),
+            ("n", MemberRule::Outputs),
+            ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
+            ("svg", MemberRule::Refused(SVG)),
+        ],
+        ..IMAGE_ROW
+    },
+    MeteredEndpoint {
+        path: "/v1/audio/speech",
+        kind: ModelKind::Speech,
+        members: &[
+            ("input", MemberRule::Spoken),
+            ("voice", MemberRule::Name),
+            ("stream_format", MemberRule::OneOf(&["sse", "audio"])),
+        ],
+        sample: r#""input":"ok","voice":"alloy""#,
+        forms: &[MeteredForm::Media, MeteredForm::Events],
+        plays: true,
+        ..JSON_ROW
+    },
+    MeteredEndpoint {
+        path: "/v1/audio/transcriptions",
+        ..TRANSCRIPTION_ROW
+    },
+    MeteredEndpoint {
+        path: "/v1/audio/translations",
+        ..TRANSCRIPTION_ROW
     },
 ];
+
+/// Formats of an image whose tokens the model of the request counts. The others are drawn by
+/// another model, which is billed apart.
+const IMAGE_FORMATS: [&str; 3] = ["png", "webp", "jpeg"];
+
+const SVG: &str =
+    "Vector images are not supported: another model draws them, at a price of its own.";
+
+const IMAGE_ROW: MeteredEndpoint = MeteredEndpoint {
+    kind: ModelKind::Image,
+    content: &["data"],
+    forms: &[MeteredForm::Events],
+    max_tokens: image_tokens,
+    ..JSON_ROW
+};
+
+const TRANSCRIPTION_ROW: MeteredEndpoint = MeteredEndpoint {
+    kind: ModelKind::Transcription,
+    is_form: true,
+    members: &[
+        ("file", MemberRule::Files),
+        ("prompt", MemberRule::Hint),
+        ("url", MemberRule::Refused(NO_REFERENCE)),
+        ("file_url", MemberRule::Refused(NO_REFERENCE)),
+        ("file_id", MemberRule::Refused(NO_REFERENCE)),
+    ],
+    sample: "file",
+    content: &["text"],
+    forms: &[MeteredForm::Media, MeteredForm::Events],
+    max_tokens: transcription_tokens,
+    ..JSON_ROW
+};
+
+const NO_REFERENCE: &str =
+    "Audio at another place is not supported, because its length is unknown: send it as 'file'.";
 
 /// Cohere serves both versions, Jina the first one, vLLM both. Voyage names the results `data`.
 const fn rerank(path: &'static str) -> MeteredEndpoint {
     MeteredEndpoint {
         path,
         kind: ModelKind::Rerank,
-        has_default_model: false,
         members: &[
             ("query", MemberRule::Query),
             ("documents", MemberRule::Documents),
@@ -151,5 +337,6 @@ const fn rerank(path: &'static str) -> MeteredEndpoint {
         sample: r#""query":"ok","documents":["ok"]"#,
         content: &["results", "data"],
         max_tokens: rerank_tokens,
+        ..JSON_ROW
     }
 }

@@ -8,40 +8,53 @@ use serde_json::{Value, json};
 
 const CONTEXT: u64 = 8_192;
 
+const LIMITS: MeteredLimits = MeteredLimits {
+    context_tokens: CONTEXT,
+    max_output_tokens: 4_000,
+    max_audio_seconds: 600,
+};
+
 fn endpoint(path: &str) -> &'static MeteredEndpoint {
     let mut all = ENDPOINTS.iter();
     all.find(|endpoint| endpoint.path == path).unwrap()
 }
 
 fn read(path: &str, body: &Value) -> Result<MeteredRequest, Failure> {
-    MeteredRequest::read(endpoint(path), body.to_string().as_bytes(), 1_000)
+    MeteredRequest::read(endpoint(path), None, body.to_string().as_bytes(), 1_000)
 }
 
 fn tokens(path: &str, body: &Value) -> MeteredTerms {
     let request = read(path, body).unwrap_or_else(|failure| panic!("{}: {body}", failure.message));
     MeteredTerms::new(
         endpoint(path),
-        BilledUnit::InputTokens,
+        BilledUnit::Tokens,
         &request.content,
-        CONTEXT,
+        &LIMITS,
     )
 }
 
-fn pieces(terms: MeteredTerms, body: &[u8], size: usize) -> (MeteredAnswer, Vec<u8>) {
-    let (mut answer, mut out) = (MeteredAnswer::new(terms, "public"), Vec::new());
-    for piece in body.chunks(size) {
-        answer.push(piece, &mut out).unwrap();
+fn json_answer(terms: MeteredTerms) -> MeteredAnswer {
+    MeteredAnswer::new(terms, MeteredForm::Json, "public", 1_000)
+}
+
+/// Reads a body in pieces of this size, up to its end or to its last byte. Returns the usage, if
+/// the answer was complete, and what the client gets.
+fn pieces(mut answer: MeteredAnswer, body: &[u8], size: usize) -> (Option<MeteredUsage>, Vec<u8>) {
+    let mut out = Vec::new();
+    let count = body.chunks(size).len();
+    for (index, piece) in (1..).zip(body.chunks(size)) {
+        let end = answer.form() != MeteredForm::Json && index == count;
+        if let Some(usage) = answer.push(piece, end, &mut out).unwrap() {
+            out.append(&mut answer.take_last());
+            return (Some(usage), out);
+        }
     }
-    if answer.is_complete() {
-        out.push(MeteredAnswer::LAST);
-    }
-    (answer, out)
+    (None, out)
 }
 
 fn metered(terms: MeteredTerms, body: &Value) -> MeteredUsage {
-    pieces(terms, body.to_string().as_bytes(), 1_000)
+    pieces(json_answer(terms), body.to_string().as_bytes(), 1_000)
         .0
-        .usage()
         .unwrap()
 }
 
@@ -49,6 +62,7 @@ fn metered(terms: MeteredTerms, body: &Value) -> MeteredUsage {
 fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
     let bound =
         |input: Value| tokens("/v1/embeddings", &json!({"model": "m", "input": input})).bound;
+    let bound = |input: Value| bound(input).input;
     assert_eq!(bound(json!("größe")), 7 + 32);
     assert_eq!(bound(json!(["ab", "c"])), 3 + 64);
     assert_eq!(bound(json!([1, 2, 3])), 3 + 32);
@@ -61,13 +75,18 @@ fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
 fn a_rerank_request_is_bounded_by_its_pairs_and_a_moderation_by_its_texts_and_images() {
     let body = |query: &str, documents: Value| json!({"model": "m", "query": query, "documents": documents});
     let rank = body("12345", json!(["123", {"text": "12"}]));
-    assert_eq!(tokens("/v1/rerank", &rank).bound, 2 * (5 + 128) + 3 + 13);
+    assert_eq!(
+        tokens("/v1/rerank", &rank).bound.input,
+        2 * (5 + 128) + 3 + 13
+    );
     let long = body("q", json!(["x".repeat(20_000)]));
-    assert_eq!(tokens("/v1/rerank", &long).bound, CONTEXT);
+    assert_eq!(tokens("/v1/rerank", &long).bound.input, CONTEXT);
     let units = |body: &Value| {
         let request = read("/v2/rerank", body).unwrap();
         let unit = BilledUnit::Counted(CountedUnit::SearchUnit);
-        MeteredTerms::new(endpoint("/v2/rerank"), unit, &request.content, CONTEXT).bound
+        MeteredTerms::new(endpoint("/v2/rerank"), unit, &request.content, &LIMITS)
+            .bound
+            .search_units
     };
     assert_eq!(units(&body("q", json!([]))), 1);
     assert_eq!(units(&body("q", json!(vec!["x"; 100]))), 1);
@@ -76,7 +95,10 @@ fn a_rerank_request_is_bounded_by_its_pairs_and_a_moderation_by_its_texts_and_im
     assert_eq!(units(&body("q", json!(vec!["x".repeat(500); 100]))), 2);
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
     let parts = json!({"input": [{"type": "text", "text": "abc"}, image]});
-    assert_eq!(tokens("/v1/moderations", &parts).bound, 3 + 32 + CONTEXT);
+    assert_eq!(
+        tokens("/v1/moderations", &parts).bound.input,
+        3 + 32 + CONTEXT
+    );
 }
 
 #[test]
@@ -112,7 +134,7 @@ fn content_that_the_gateway_cannot_measure_is_refused() {
 #[test]
 fn a_missing_model_is_inserted_where_the_endpoint_has_a_default() {
     let with = |body: &'static [u8]| {
-        let request = MeteredRequest::read(endpoint("/v1/moderations"), body, 9).unwrap();
+        let request = MeteredRequest::read(endpoint("/v1/moderations"), None, body, 9).unwrap();
         assert_eq!(request.model, None);
         request.with_model(&Bytes::from_static(body), "up")
     };
@@ -125,7 +147,7 @@ fn a_missing_model_is_inserted_where_the_endpoint_has_a_default() {
         br#"{"input":"x","model":"up"}"#.as_slice()
     );
     let twice = br#"{"input":"x","model":null,"model":"b"}"#;
-    assert!(MeteredRequest::read(endpoint("/v1/moderations"), twice, 9).is_err());
+    assert!(MeteredRequest::read(endpoint("/v1/moderations"), None, twice, 9).is_err());
 }
 
 #[test]
@@ -150,7 +172,7 @@ fn a_body_that_two_readers_could_read_differently_is_refused() {
         ),
     ] {
         let failure =
-            MeteredRequest::read(endpoint("/v1/embeddings"), body.as_bytes(), 9).unwrap_err();
+            MeteredRequest::read(endpoint("/v1/embeddings"), None, body.as_bytes(), 9).unwrap_err();
         assert!(
             failure.message.contains(words),
             "{body}: {}",
@@ -175,7 +197,7 @@ fn a_body_that_two_readers_could_read_differently_is_refused() {
 #[test]
 fn only_the_value_of_the_model_is_replaced() {
     let body = Bytes::from_static(br#" {"input" : "\u006d", "m\u006fdel":"m", "x":[1.0e2]} "#);
-    let request = MeteredRequest::read(endpoint("/v1/embeddings"), &body, 9).unwrap();
+    let request = MeteredRequest::read(endpoint("/v1/embeddings"), None, &body, 9).unwrap();
     assert_eq!(
         request.with_model(&body, "up\"stream"),
         br#" {"input" : "\u006d", "m\u006fdel":"up\"stream", "x":[1.0e2]} "#.as_slice()
@@ -227,7 +249,7 @@ fn a_count_is_billed_up_to_the_bound_and_anything_else_is_estimated() {
         terms.estimate()
     );
     let escaped = br#"{"data":[1],"us\u0061ge":{"prompt_tokens":7}}"#;
-    let found = pieces(terms, escaped, 5).0.usage().unwrap();
+    let found = pieces(json_answer(terms), escaped, 5).0.unwrap();
     assert_eq!((found.usage.input, found.verdict), (7, UsageVerdict::Exact));
     let cohere = json!({"data": [1], "meta": {"billed_units": {"input_tokens": 7.0}}});
     assert_eq!(metered(terms, &cohere).usage.input, 7);
@@ -237,10 +259,8 @@ fn a_count_is_billed_up_to_the_bound_and_anything_else_is_estimated() {
 fn what_is_no_answer_is_an_error() {
     let terms = tokens("/v1/embeddings", &json!({"model": "m", "input": "x"}));
     let outcome = |body: &str| {
-        let mut answer = MeteredAnswer::new(terms, "public");
-        answer.push(body.as_bytes(), &mut Vec::new())?;
-        assert!(answer.is_complete(), "{body}");
-        answer.usage()
+        let found = json_answer(terms).push(body.as_bytes(), false, &mut Vec::new())?;
+        Ok::<_, UpstreamError>(found.unwrap_or_else(|| panic!("incomplete: {body}")))
     };
     for body in [
         "<html>",
@@ -289,16 +309,16 @@ fn an_answer_passes_byte_for_byte_except_for_the_model_and_is_incomplete_without
     let expected = body.trim_end().replace(r#""te\"xt}""#, r#""public""#);
     let expected = expected.replace(r#""mod\u0065l":"a""#, r#""mod\u0065l":"public""#);
     for size in 1..=body.len() {
-        let (answer, out) = pieces(terms, body.as_bytes(), size);
+        let (usage, out) = pieces(json_answer(terms), body.as_bytes(), size);
         assert_eq!(String::from_utf8(out).unwrap(), expected, "{size}");
-        assert_eq!(answer.usage().unwrap().usage.input, 1);
+        assert_eq!(usage.unwrap().usage.input, 1);
     }
     for cut in 0..body.trim_end().len() {
-        let (answer, _) = pieces(terms, &body.as_bytes()[..cut], 7);
-        assert!(!answer.is_complete(), "{cut}");
+        let (usage, _) = pieces(json_answer(terms), &body.as_bytes()[..cut], 7);
+        assert_eq!(usage, None, "{cut}");
     }
     let marked = b"\xef\xbb\xbf{\"data\":[1]} trailing";
-    assert_eq!(pieces(terms, marked, 1).1, b"{\"data\":[1]}");
+    assert_eq!(pieces(json_answer(terms), marked, 1).1, b"{\"data\":[1]}");
 }
 
 fn json_value() -> impl Strategy<Value = Value> {
@@ -331,8 +351,8 @@ fn json_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// For every endpoint and any request and answer: what is billed is at most the bound, which is
-    /// what is held for.
+    /// For every endpoint and any request and answer: each count that is billed is at most that of
+    /// the bound, which is what is held for.
     #[test]
     fn a_hold_is_never_smaller_than_the_debit(
         index in 0..ENDPOINTS.len(),
@@ -340,49 +360,69 @@ proptest! {
         ids in any::<bool>(),
         context in 1_u64..10_000,
         is_counted in any::<bool>(),
+        form in prop::sample::select(vec![MeteredForm::Json, MeteredForm::Events, MeteredForm::Media]),
         answer in json_value(),
     ) {
         let endpoint = &ENDPOINTS[index];
-        let sample: Value = serde_json::from_str(&endpoint.sample_body("m")).unwrap();
-        let mut body = sample;
-        for name in ["input", "documents"] {
-            if body.get(name).is_some() {
-                body[name] = match ids && name == "input" {
-                    true => json!([[1, 2], [3]]),
-                    false => json!(texts),
-                };
+        let (mut kind, mut body) = endpoint.sample("m");
+        if endpoint.is_form {
+            let hint = texts.concat();
+            let silence = wav(20);
+            let parts = [("model", None, b"m".as_slice()), ("file", Some("f"), &silence),
+                ("image", Some("f"), b"x"), ("prompt", None, hint.as_bytes())];
+            (kind, body) = ("multipart/form-data; boundary=b", form_of(&parts));
+        } else {
+            let mut value: Value = serde_json::from_slice(&body).unwrap();
+            for name in ["input", "documents", "prompt"] {
+                if value.get(name).is_some() {
+                    value[name] = match name {
+                        "input" if endpoint.kind == ModelKind::Speech => json!(texts.concat()),
+                        "input" if ids => json!([[1, 2], [3]]),
+                        "prompt" => json!(texts.concat()),
+                        _ => json!(texts),
+                    };
+                }
             }
+            body = value.to_string().into_bytes();
         }
-        let request = MeteredRequest::read(endpoint, body.to_string().as_bytes(), 100).unwrap();
-        let unit = match is_counted && endpoint.kind == ModelKind::Rerank {
-            true => BilledUnit::Counted(CountedUnit::SearchUnit),
-            false => BilledUnit::InputTokens,
+        let request = MeteredRequest::read(endpoint, Some(kind), &body, 100).unwrap();
+        let counted = match endpoint.kind {
+            ModelKind::Rerank => Some(CountedUnit::SearchUnit),
+            ModelKind::Image => Some(CountedUnit::Image),
+            ModelKind::Speech => Some(CountedUnit::Character),
+            ModelKind::Transcription => Some(CountedUnit::Second),
+            ModelKind::Chat | ModelKind::Embedding | ModelKind::Moderation => None,
         };
-        let terms = MeteredTerms::new(endpoint, unit, &request.content, context);
-        let count = |usage: Usage| match unit {
-            BilledUnit::InputTokens => usage.input,
-            BilledUnit::Counted(unit) => usage.units(unit),
+        let unit = match counted {
+            Some(unit) if is_counted || unit == CountedUnit::Character => BilledUnit::Counted(unit),
+            _ => BilledUnit::Tokens,
         };
-        prop_assert!(count(terms.estimate()) <= terms.bound);
-        let (mut reader, mut out) = (MeteredAnswer::new(terms, "p"), Vec::new());
-        if reader.push(answer.to_string().as_bytes(), &mut out).is_ok()
-            && reader.is_complete()
-            && let Ok(metered) = reader.usage()
-        {
-            let billed = count(metered.usage);
-            prop_assert!(billed <= terms.bound);
-            prop_assert_eq!(metered.usage, unit.usage(billed));
+        let limits = MeteredLimits { context_tokens: context, ..LIMITS };
+        let terms = MeteredTerms::new(endpoint, unit, &request.content, &limits);
+        let is_below = |usage: Usage| {
+            let below = usage.tokens().iter().zip(terms.bound.tokens()).all(|(one, most)| one.1 <= most.1);
+            below && CountedUnit::ALL.iter().all(|unit| usage.units(*unit) <= terms.bound.units(*unit))
+        };
+        prop_assert!(is_below(terms.estimate()));
+        let text = match form {
+            MeteredForm::Events => format!("data: {answer}\n\ndata: {{\"type\":\"x.done\",\"usage\":{answer}}}\n\n"),
+            MeteredForm::Json | MeteredForm::Media => answer.to_string(),
+        };
+        let mut reader = MeteredAnswer::new(terms, form, "p", 100_000);
+        if let Ok(Some(metered)) = reader.push(text.as_bytes(), true, &mut Vec::new()) {
+            prop_assert!(is_below(metered.usage), "{metered:?}");
         }
     }
 
     /// Any JSON object passes unchanged but for its model, however it is cut into pieces.
     #[test]
     fn a_document_passes_in_any_pieces(members in prop::collection::btree_map("model|data|usage|[a-z]{0,3}", json_value(), 0..6), size in 1_usize..40) {
-        let terms = MeteredTerms::unbounded(&ENDPOINTS[0], BilledUnit::InputTokens);
+        let mut members = members;
+        members.insert("data".to_owned(), json!([1]));
         let text = Value::Object(members.into_iter().collect()).to_string();
         let mut document: Value = serde_json::from_str(&text).unwrap();
-        let (answer, out) = pieces(terms, text.as_bytes(), size);
-        prop_assert!(answer.is_complete());
+        let (usage, out) = pieces(json_answer(any_terms()), text.as_bytes(), size);
+        prop_assert!(usage.is_some());
         if document["model"].is_string() {
             document["model"] = json!("public");
         }
@@ -392,14 +432,324 @@ proptest! {
     /// Bytes that are no JSON neither panic nor pass beyond what was there.
     #[test]
     fn any_bytes_are_read_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..200), size in 1_usize..20) {
-        let terms = MeteredTerms::unbounded(&ENDPOINTS[0], BilledUnit::InputTokens);
-        let (mut answer, mut out) = (MeteredAnswer::new(terms, "p"), Vec::new());
-        for piece in body.chunks(size) {
-            if answer.push(piece, &mut out).is_err() {
-                break;
+        for form in [MeteredForm::Json, MeteredForm::Events, MeteredForm::Media] {
+            let (mut answer, mut out) = (MeteredAnswer::new(any_terms(), form, "p", 100), Vec::new());
+            for piece in body.chunks(size) {
+                if answer.push(piece, false, &mut out).is_err() {
+                    break;
+                }
             }
+            let _ = answer.push(b"", true, &mut out);
         }
-        let _ = answer.usage();
-        let _ = MeteredRequest::read(&ENDPOINTS[0], &body, 9);
+        for endpoint in &ENDPOINTS {
+            let _ = MeteredRequest::read(endpoint, None, &body, 9);
+        }
+        let kind = "multipart/form-data; boundary=b";
+        let form = [b"--b\r\ncontent-disposition: form-data; name=file; filename=f\r\n\r\n", &body[..], b"\r\n--b--"].concat();
+        let _ = MeteredRequest::read(endpoint("/v1/audio/transcriptions"), Some(kind), &form, 9);
     }
+}
+
+fn any_terms() -> MeteredTerms {
+    tokens("/v1/embeddings", &json!({"model": "m", "input": "x"}))
+}
+
+/// A form with a boundary `b`: each part with its name, and with a file's name if it is one.
+fn form_of(parts: &[(&str, Option<&str>, &[u8])]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (name, file, value) in parts {
+        let file = file
+            .map(|file| format!("; filename=\"{file}\""))
+            .unwrap_or_default();
+        let head = format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
+        body.extend([head.as_bytes(), value, b"\r\n"].concat());
+    }
+    body.extend(b"--b--\r\n");
+    body
+}
+
+fn read_form(path: &str, parts: &[(&str, Option<&str>, &[u8])]) -> Result<MeteredRequest, Failure> {
+    MeteredRequest::read(
+        endpoint(path),
+        Some("multipart/form-data; boundary=b"),
+        &form_of(parts),
+        9,
+    )
+}
+
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+
+/// A WAV file of this number of tenths of a second.
+fn wav(tenths: u32) -> Vec<u8> {
+    let (_, sample) = endpoint(TRANSCRIPTIONS).sample("m");
+    let at = sample.windows(4).position(|four| four == b"RIFF").unwrap();
+    let mut wav = sample[at..at + 40].to_vec();
+    wav[4..8].copy_from_slice(&(tenths * 1_600 + 36).to_le_bytes());
+    wav.extend((tenths * 1_600).to_le_bytes());
+    wav.extend(vec![0; usize::try_from(tenths).unwrap() * 1_600]);
+    wav
+}
+
+#[test]
+fn a_form_is_sent_with_the_vendors_model_and_is_the_same_form_with_any_boundary() {
+    let audio = b"\x00\r\n--bc\r\n--b\xff".as_slice();
+    // The SDK for JavaScript sends the file first.
+    let parts = [
+        ("file", Some("a.mp3"), audio),
+        ("model", None, b"public".as_slice()),
+    ];
+    let request = read_form(TRANSCRIPTIONS, &parts).unwrap();
+    assert_eq!(request.model.as_deref(), Some("public"));
+    let body = Bytes::from(form_of(&parts));
+    let renamed = [
+        ("file", Some("a.mp3"), audio),
+        ("model", None, b"up".as_slice()),
+    ];
+    assert_eq!(request.with_model(&body, "up"), form_of(&renamed));
+    let parts_of = |body: &[u8], kind: &str| {
+        let request = MeteredRequest::read(endpoint(TRANSCRIPTIONS), Some(kind), body, 9).unwrap();
+        request.parts_of_form(body)
+    };
+    let simple = form_of(&[("file", Some("a"), b"x"), ("model", None, b"m")]);
+    let same = String::from_utf8(simple.clone())
+        .unwrap()
+        .replace("--b", "--c");
+    assert_eq!(
+        parts_of(&simple, "multipart/form-data; boundary=b"),
+        parts_of(same.as_bytes(), "multipart/form-data; boundary=c")
+    );
+}
+
+#[test]
+fn a_form_without_its_file_or_with_something_that_is_not_billed_is_refused() {
+    let file: (&str, Option<&str>, &[u8]) = ("file", Some("a.wav"), b"x");
+    let model: (&str, Option<&str>, &[u8]) = ("model", None, b"m");
+    for (path, parts, words) in [
+        (TRANSCRIPTIONS, vec![file], "'model'"),
+        (TRANSCRIPTIONS, vec![model], "'file'"),
+        (
+            TRANSCRIPTIONS,
+            vec![model, ("file", None, b"x")],
+            "expected a file",
+        ),
+        (TRANSCRIPTIONS, vec![model, file, model], "more than once"),
+        (TRANSCRIPTIONS, vec![model, file, file], "more than once"),
+        (
+            TRANSCRIPTIONS,
+            vec![model, file, ("url", None, b"http://x")],
+            "Audio at another place",
+        ),
+        (
+            "/v1/images/edits",
+            vec![model, ("image[]", Some("a"), b"x")],
+            "'prompt'",
+        ),
+        (
+            "/v1/images/edits",
+            vec![
+                model,
+                ("image", Some("a"), b"x"),
+                ("prompt", None, b"p"),
+                ("n", None, b"11"),
+            ],
+            "1 to 10",
+        ),
+        (
+            "/v1/images/edits",
+            vec![
+                model,
+                ("image", Some("a"), b"x"),
+                ("prompt", None, b"p"),
+                ("output_format", None, b"svg"),
+            ],
+            "png, webp, jpeg",
+        ),
+    ] {
+        let failure = read_form(path, &parts).unwrap_err();
+        assert!(
+            failure.message.contains(words),
+            "{words}: {}",
+            failure.message
+        );
+    }
+    for (path, body, words) in [
+        (
+            "/v1/images/generations",
+            json!({"model": "m", "prompt": "p", "n": 2.5}),
+            "1 to 10",
+        ),
+        (
+            "/v1/images/generations",
+            json!({"model": "m", "prompt": "p", "svg": {}}),
+            "Vector images",
+        ),
+        (
+            "/v1/audio/speech",
+            json!({"model": "m", "input": "x", "voice": {"id": "v"}}),
+            "expected a string",
+        ),
+        (
+            "/v1/audio/speech",
+            json!({"model": "m", "voice": "v"}),
+            "'input'",
+        ),
+    ] {
+        let failure = read(path, &body).unwrap_err();
+        assert!(
+            failure.message.contains(words),
+            "{words}: {}",
+            failure.message
+        );
+    }
+}
+
+#[test]
+fn a_transcription_is_held_for_its_length_and_billed_by_what_is_reported_or_shown() {
+    let terms = |audio: &[u8]| {
+        let parts = [("model", None, b"m".as_slice()), ("file", Some("a"), audio)];
+        let request = read_form(TRANSCRIPTIONS, &parts).unwrap();
+        let unit = BilledUnit::Counted(CountedUnit::Second);
+        MeteredTerms::new(endpoint(TRANSCRIPTIONS), unit, &request.content, &LIMITS)
+    };
+    // What is no known audio has at least 250 bytes a second.
+    assert_eq!(terms(&[0; 2_501]).bound.seconds, 11);
+    assert_eq!(terms(&[0; 2_501]).estimate().seconds, 11);
+    assert_eq!(terms(&vec![0; 1_000_000]).bound.seconds, 600);
+    let of_wav = terms(&wav(75));
+    assert_eq!((of_wav.bound.seconds, of_wav.estimate().seconds), (8, 8));
+    for (answer, expected) in [
+        (
+            json!({"text": "", "usage": {"type": "duration", "seconds": 6.1}}),
+            (7, UsageVerdict::Exact),
+        ),
+        (
+            json!({"text": "x", "duration": 3.0}),
+            (3, UsageVerdict::Exact),
+        ),
+        (
+            json!({"text": "x", "usage": {"prompt_audio_seconds": 5}}),
+            (5, UsageVerdict::Exact),
+        ),
+        (json!({"text": "x"}), (8, UsageVerdict::Estimated)),
+    ] {
+        let found = metered(of_wav, &answer);
+        assert_eq!((found.usage.seconds, found.verdict), expected, "{answer}");
+    }
+    let media = |text: &str| {
+        let answer = MeteredAnswer::new(terms(&[0; 250_000]), MeteredForm::Media, "p", 9);
+        let (usage, out) = pieces(answer, text.as_bytes(), 7);
+        assert_eq!(out, text.as_bytes());
+        usage.unwrap().usage.seconds
+    };
+    assert_eq!(
+        media("1\n00:00:00,000 --> 00:09:00,500\nHi\n"),
+        600,
+        "the estimate is longer"
+    );
+    assert_eq!(media("Hi"), 600);
+    // Tokens: the audio and the words apart.
+    let parts = [("model", None, b"m".as_slice()), ("file", Some("a"), b"x")];
+    let request = read_form(TRANSCRIPTIONS, &parts).unwrap();
+    let terms = MeteredTerms::new(
+        endpoint(TRANSCRIPTIONS),
+        BilledUnit::Tokens,
+        &request.content,
+        &LIMITS,
+    );
+    let usage = json!({"type": "tokens", "input_tokens": 14, "output_tokens": 45,
+        "input_token_details": {"text_tokens": 4, "audio_tokens": 10}});
+    let done = json!({"type": "transcript.text.done", "text": "x", "usage": usage});
+    let events =
+        format!("data: {{\"type\":\"transcript.text.delta\",\"delta\":\"x\"}}\n\ndata: {done}\n\n");
+    let answer = MeteredAnswer::new(terms, MeteredForm::Events, "p", 1_000);
+    let (found, out) = pieces(answer, events.as_bytes(), 5);
+    assert_eq!(String::from_utf8(out).unwrap(), events);
+    let found = found.unwrap().usage;
+    assert_eq!((found.input, found.audio_input, found.output), (4, 10, 45));
+}
+
+#[test]
+fn images_are_billed_by_their_tokens_or_by_their_number_also_when_they_are_streamed() {
+    const IMAGES: &str = "/v1/images/generations";
+    let body = json!({"model": "m", "prompt": "a cat", "n": 2});
+    let terms = tokens(IMAGES, &body);
+    assert_eq!((terms.bound.input, terms.bound.image_input), (5 + 32, 0));
+    assert_eq!(terms.bound.image_output, 2 * 4_300);
+    let usage = json!({"input_tokens": 9, "output_tokens": 272, "total_tokens": 281,
+        "input_tokens_details": {"text_tokens": 9, "image_tokens": 0}});
+    let found = metered(terms, &json!({"data": [{}, {}], "usage": usage})).usage;
+    assert_eq!((found.input, found.image_output), (9, 272));
+    let found = metered(terms, &json!({"data": [{}, {}]}));
+    assert_eq!(
+        (found.usage.image_output, found.verdict),
+        (2 * 1_056, UsageVerdict::Estimated)
+    );
+    let completed = json!({"type": "image_generation.completed", "b64_json": "AA", "usage": usage});
+    let partial = json!({"type": "image_generation.partial_image", "b64_json": "A"});
+    let events = format!(
+        "data: {partial}\n\nevent: x\ndata: {completed}\n\n: mark\n\ndata: {completed}\n\n"
+    );
+    let streamed = |terms| {
+        let answer = MeteredAnswer::new(terms, MeteredForm::Events, "p", 1_000);
+        let (usage, out) = pieces(answer, events.as_bytes(), 9);
+        assert_eq!(String::from_utf8(out).unwrap(), events);
+        usage.unwrap().usage
+    };
+    assert_eq!(streamed(terms).image_output, 544);
+    let request = read(IMAGES, &body).unwrap();
+    let unit = BilledUnit::Counted(CountedUnit::Image);
+    let counted = MeteredTerms::new(endpoint(IMAGES), unit, &request.content, &LIMITS);
+    assert_eq!((counted.bound.images, streamed(counted).images), (2, 2));
+    let three = json!({"data": [{"b64_json": "[{}]"}, {"url": "x"}, {}]});
+    let found = metered(counted, &three);
+    let over = UsageVerdict::Implausible(Excess {
+        units: true,
+        ..Excess::default()
+    });
+    assert_eq!((found.usage.images, found.verdict), (2, over));
+}
+
+#[test]
+fn events_that_break_off_or_report_an_error_are_no_answer_and_their_end_is_kept_back() {
+    let terms = tokens(
+        "/v1/images/generations",
+        &json!({"model": "m", "prompt": "x"}),
+    );
+    let outcome = |text: &str, end| {
+        let mut out = Vec::new();
+        let mut answer = MeteredAnswer::new(terms, MeteredForm::Events, "p", 100);
+        let outcome = answer.push(text.as_bytes(), end, &mut out);
+        (outcome, String::from_utf8(out).unwrap())
+    };
+    let partial = "data: {\"type\":\"image_generation.partial_image\"}\n\n";
+    let done = "data: {\"type\":\"image_generation.completed\"}\n\n";
+    assert_eq!(
+        outcome(partial, true),
+        (Err(UpstreamError::Cut), partial.to_owned())
+    );
+    assert_eq!(
+        outcome(&format!("{partial}{done}"), false),
+        (Ok(None), partial.to_owned())
+    );
+    for text in [
+        "data: {\"error\":{\"message\":\"No.\"}}\n\n",
+        "event: error\ndata: {\"message\":\"No.\",\"type\":\"error\"}\n\n",
+    ] {
+        let (found, _) = outcome(text, false);
+        assert!(
+            matches!(&found, Err(UpstreamError::Vendor(error)) if error.message == "No."),
+            "{found:?}"
+        );
+    }
+    assert_eq!(
+        outcome("data: <html>\n\n", false).0,
+        Err(UpstreamError::NotJson)
+    );
+    let large = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(100));
+    assert_eq!(outcome(&large, false).0, Err(UpstreamError::TooLarge));
+    let mut silent = MeteredAnswer::new(any_terms(), MeteredForm::Media, "p", 9);
+    assert_eq!(
+        silent.push(b"", true, &mut Vec::new()),
+        Err(UpstreamError::Empty)
+    );
 }

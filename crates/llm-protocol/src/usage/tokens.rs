@@ -18,14 +18,14 @@ const MAX_TOKEN_BYTES: u64 = 128;
 /// so that a usage that was stored before these fields existed stays readable.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// Input that is neither read from nor written to a cache, and not audio.
+    /// Input that is neither read from nor written to a cache, and neither audio nor images.
     pub input: u64,
     pub cache_read: u64,
     /// Input written to a cache that lasts five minutes (or an unknown time).
     pub cache_write_5m: u64,
     /// Input written to a cache that lasts an hour.
     pub cache_write_1h: u64,
-    /// All generated tokens except audio, including reasoning.
+    /// All generated tokens except audio and images, including reasoning.
     pub output: u64,
     /// Part of `output` that was reasoning. It does not affect the bill.
     pub reasoning: u64,
@@ -44,9 +44,22 @@ pub struct Usage {
     pub tool_searches: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     pub mcp_calls: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub image_input: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub image_output: u64,
     /// Units of a rerank model that is not billed by tokens.
     #[serde(default, skip_serializing_if = "is_none")]
     pub search_units: u64,
+    /// Generated images of a model that is not billed by tokens.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub images: u64,
+    /// Spoken characters.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub characters: u64,
+    /// Transcribed seconds of a model that is not billed by tokens.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub seconds: u64,
     /// Service tier that served the answer, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<ServiceTier>,
@@ -131,15 +144,17 @@ impl Usage {
     }
 
     /// Returns the tokens by class, in the order of a receipt.
-    pub fn tokens(&self) -> [(&'static str, u64); 7] {
+    pub fn tokens(&self) -> [(&'static str, u64); 9] {
         [
             ("input", self.input),
             ("cache_read", self.cache_read),
             ("cache_write_5m", self.cache_write_5m),
             ("cache_write_1h", self.cache_write_1h),
             ("audio_input", self.audio_input),
+            ("image_input", self.image_input),
             ("output", self.output),
             ("audio_output", self.audio_output),
+            ("image_output", self.image_output),
         ]
     }
 
@@ -150,11 +165,14 @@ impl Usage {
             .saturating_add(self.cache_write_5m)
             .saturating_add(self.cache_write_1h)
             .saturating_add(self.audio_input)
+            .saturating_add(self.image_input)
     }
 
     /// Returns the total output of all classes.
     pub fn output_total(&self) -> u64 {
-        self.output.saturating_add(self.audio_output)
+        self.output
+            .saturating_add(self.audio_output)
+            .saturating_add(self.image_output)
     }
 
     /// Returns the total input and output of all classes.
