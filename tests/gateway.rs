@@ -152,6 +152,8 @@ mod logins;
 mod mail;
 #[path = "gateway/malformed.rs"]
 mod malformed;
+#[path = "gateway/media.rs"]
+mod media;
 #[path = "gateway/metered.rs"]
 mod metered;
 #[path = "gateway/metrics.rs"]

@@ -58,6 +58,11 @@ impl Request {
         self
     }
 
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = Some(body.into());
+        self
+    }
+
     pub fn bearer(self, key: &str) -> Self {
         self.header("authorization", &format!("Bearer {key}"))
     }

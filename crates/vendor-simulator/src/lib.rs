@@ -88,6 +88,14 @@
 //! `unknown` and the keys of the wire have their effect; `dimensions` of a request for embeddings
 //! sets the size of the answer. The model `rerank-2.5` answers as Voyage's, any other as Cohere's.
 //!
+//! # Images, speech and transcriptions
+//!
+//! `POST /v1/images/generations`, `/v1/images/edits`, `/v1/audio/speech`,
+//! `/v1/audio/transcriptions` and `/v1/audio/translations` take the marker in their prompt, or in
+//! the text that is spoken. `bytes` is the size of an image or of the audio, `text` what was said,
+//! `input` its seconds, `output` the tokens of the images. A model `gpt-4o…` counts tokens of
+//! audio, any other one seconds.
+//!
 //! # Profiles
 //!
 //! `--profile NAME`, or a path that begins with `/as/NAME/`, answers chat completions as one vendor
@@ -167,6 +175,7 @@ mod http2_stream;
 mod http_message;
 mod json;
 mod marker;
+mod media;
 mod messages;
 mod metered;
 mod options;

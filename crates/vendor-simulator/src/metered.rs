@@ -20,11 +20,14 @@ const DIMENSIONS: usize = 8;
 const MAX_DIMENSIONS: usize = 3_072;
 const MAX_INPUTS: usize = 2_048;
 
+const JSON: &str = "application/json";
+
 /// A request that passed the vendor's checks.
 pub struct MeteredCall {
     pub behaviour: Behaviour,
     /// The body of the answer.
-    pub answer: String,
+    pub answer: Vec<u8>,
+    pub content_type: &'static str,
     pub usage: SimUsage,
 }
 
@@ -116,7 +119,9 @@ pub fn embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
         answer: match answer.len() {
             ..65_536 => pretty(&answer, 2),
             _ => answer,
-        },
+        }
+        .into_bytes(),
+        content_type: JSON,
         behaviour,
         usage,
     })
@@ -227,7 +232,8 @@ pub fn rerank(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
         )
     };
     Ok(MeteredCall {
-        answer,
+        answer: answer.into_bytes(),
+        content_type: JSON,
         behaviour,
         usage,
     })
@@ -338,13 +344,14 @@ pub fn moderations(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
         behaviour.model_field(&params.model),
     );
     Ok(MeteredCall {
-        answer: pretty(&answer, 2),
+        answer: pretty(&answer, 2).into_bytes(),
+        content_type: JSON,
         behaviour,
         usage,
     })
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SimulatedError> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SimulatedError> {
     let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
     let Some(model) = value["model"].as_str() else {
         return Err(FixedError::ChatWithoutModel.into());
@@ -357,7 +364,7 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SimulatedError> {
 }
 
 /// The behaviour that the text selects, and the usage of an input of this many tokens.
-fn behaviour(text: &str, tokens: u64) -> Result<(Behaviour, SimUsage), SimulatedError> {
+pub(super) fn behaviour(text: &str, tokens: u64) -> Result<(Behaviour, SimUsage), SimulatedError> {
     let behaviour =
         Behaviour::parse(text).map_err(|fault| SimulatedError::from_bad_marker(&fault))?;
     let usage = SimUsage {

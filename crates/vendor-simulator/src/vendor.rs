@@ -19,7 +19,7 @@ use super::request::SimParsedBody;
 use super::stats::{Stats, hex};
 use super::stripe::{SimStripe, StripeAnswer};
 use super::usage::SimUsage;
-use super::{chat, checks, messages, outline, request, responses};
+use super::{chat, checks, media, messages, outline, request, responses};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
@@ -155,6 +155,24 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.answer_metered(metered::moderations(&request.body)?)
             }
+            ("POST", "/v1/images/generations") => {
+                self.check_key()?;
+                self.answer_metered(media::generate_images(&request.body)?)
+            }
+            ("POST", "/v1/images/edits") => {
+                self.check_key()?;
+                self.answer_metered(media::edit_images(content_type(request), &request.body)?)
+            }
+            ("POST", "/v1/audio/speech") => {
+                self.check_key()?;
+                self.answer_metered(media::speak(&request.body)?)
+            }
+            ("POST", path @ ("/v1/audio/transcriptions" | "/v1/audio/translations")) => {
+                self.check_key()?;
+                let translates = path.ends_with("translations");
+                let kind = content_type(request);
+                self.answer_metered(media::transcribe(kind, &request.body, translates)?)
+            }
             ("POST", "/v1/responses") => {
                 self.check_key()?;
                 self.generate(request::read_responses(&request.body)?)
@@ -276,6 +294,7 @@ impl SimCall<'_> {
         let MeteredCall {
             behaviour,
             answer,
+            content_type,
             usage,
         } = call;
         if let Some(status) = behaviour.status {
@@ -289,7 +308,11 @@ impl SimCall<'_> {
         }
         Ok(SimResponsePlan {
             usage: Some(usage),
-            ..self.json(200, answer, behaviour)
+            body: SimBody::Whole {
+                content_type,
+                bytes: answer,
+            },
+            ..self.json(200, String::new(), behaviour)
         })
     }
 
@@ -490,4 +513,11 @@ fn required_tool(body: &Value) -> Option<String> {
     let tool = &body["tools"][0];
     let name = tool["function"]["name"].as_str().or(tool["name"].as_str());
     name.map(str::to_owned)
+}
+
+/// The content type of a request.
+fn content_type(request: &SimRequest) -> &str {
+    let mut headers = request.headers.iter();
+    let found = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    found.map_or("", |(_, value)| value.as_str())
 }

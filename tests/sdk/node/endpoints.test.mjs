@@ -3,6 +3,8 @@
 import assert from 'node:assert/strict';
 import { before, test } from 'node:test';
 
+import { toFile } from 'openai';
+
 import { METERED, chatClient, createAccount, stripeUrl } from './harness.mjs';
 
 let gateway;
@@ -65,3 +67,47 @@ for (const [name, options] of Object.entries({
     assert.deepEqual(await ask(gateway, model), own.map((chunk) => renamed(chunk, model)));
   });
 }
+
+/** Asks the vendor itself and the gateway, each with its name of the model. */
+async function both(model, ask) {
+  return [await ask(vendor, METERED[model].upstream_model), await ask(gateway, model)];
+}
+
+const audio = () => toFile(Buffer.alloc(32_000, '\r\n--'), 'a.mp3');
+
+for (const options of [{}, { response_format: 'verbose_json' }, { response_format: 'srt' }, { language: 'en', prompt: 'A hint.' }]) {
+  test(`a transcription with ${JSON.stringify(options)} is the vendor's own`, async () => {
+    const ask = async (client, model) => client.audio.transcriptions.create({ model, file: await audio(), ...options });
+    const [own, found] = await both('beta-scribe', ask);
+    assert.deepEqual(found, own);
+  });
+}
+
+test("a streamed transcription is the vendor's own", async () => {
+  const ask = async (client, model) =>
+    Array.fromAsync(await client.audio.transcriptions.create({ model, file: await audio(), stream: true }));
+  const [own, found] = await both('beta-scribe-tokens', ask);
+  assert.deepEqual(found, own);
+});
+
+test("speech is the vendor's own", async () => {
+  const ask = async (client, model) => {
+    const answer = await client.audio.speech.create({ model, input: 'Grüße', voice: 'alloy' });
+    return [answer.headers.get('content-type'), Buffer.from(await answer.arrayBuffer()).toString('hex')];
+  };
+  const [own, found] = await both('beta-voice', ask);
+  assert.deepEqual(found, own);
+});
+
+test("images, streamed and edited, are the vendor's own", async () => {
+  const prompt = 'A cat.';
+  const image = () => toFile(Buffer.from('one'), 'a.png', { type: 'image/png' });
+  for (const ask of [
+    (client, model) => client.images.generate({ model, prompt, n: 2 }),
+    async (client, model) => Array.fromAsync(await client.images.generate({ model, prompt, stream: true, partial_images: 1 })),
+    async (client, model) => client.images.edit({ model, prompt, image: [await image(), await image()] }),
+  ]) {
+    const [own, found] = await both('beta-paint', ask);
+    assert.deepEqual(found, own);
+  }
+});

@@ -1,7 +1,9 @@
 """Tests the endpoints beyond chat with the libraries of the vendors that have them: they get the same objects from the gateway
 as from the vendor itself, and each request costs what the vendor counted."""
 
+import io
 import os
+import wave
 from decimal import Decimal
 
 import cohere
@@ -135,3 +137,90 @@ def test_a_streamed_completion_is_the_vendors_own(account, options):
     chunks = list(chat_client(account.key).completions.create(model="beta-text", **options))
     assert [{**chunk.model_dump(), "id": "", "created": 0} for chunk in chunks] == own
     assert before - balance(account) == cost_of(chunks[-1].usage)
+
+
+def wav(seconds: int) -> bytes:
+    """Returns a WAV file of silence."""
+    target = io.BytesIO()
+    with wave.open(target, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8_000)
+        file.writeframes(bytes(8_000 * seconds))
+    return target.getvalue()
+
+
+def both(account, model: str):
+    """Returns the vendor's client and the gateway's, each with its name of the model."""
+    return [(vendor_client(), upstream(model)), (chat_client(account.key), model)]
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]},
+    {"language": "en", "prompt": "A hint.", "temperature": 0.5},
+    {"response_format": "text"},
+    {"response_format": "srt"},
+    {"response_format": "vtt"},
+], ids=["json", "verbose", "options", "text", "srt", "vtt"])
+def test_a_transcription_is_the_vendors_own_and_costs_its_seconds(account, options):
+    before = balance(account)
+    own, found = [client.audio.transcriptions.create(model=model, file=("a.wav", wav(3)), **options)
+                  for client, model in both(account, "beta-scribe")]
+    assert found == own
+    assert before - balance(account) == 3
+
+
+@pytest.mark.parametrize("model", ["beta-scribe", "beta-scribe-tokens"])
+def test_a_streamed_transcription_is_the_vendors_own(account, model):
+    own, found = [[event.model_dump() for event in client.audio.transcriptions.create(
+        model=name, file=("a.wav", wav(3)), stream=True)] for client, name in both(account, model)]
+    assert found == own and found[-1]["type"] == "transcript.text.done"
+
+
+def test_a_translation_is_the_vendors_own(account):
+    own, found = [client.audio.translations.create(model=model, file=("a.wav", wav(2)))
+                  for client, model in both(account, "beta-scribe")]
+    assert found == own
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"response_format": "wav", "speed": 2.0, "instructions": "Softly."}, {"stream_format": "sse"},
+], ids=["mp3", "options", "events"])
+def test_speech_is_the_vendors_own_and_costs_its_characters(account, options):
+    before = balance(account)
+    own, found = [client.audio.speech.create(model=model, input="Grüße", voice="alloy", **options).content
+                  for client, model in both(account, "beta-voice")]
+    assert found == own
+    assert before - balance(account) == 5 * Decimal("0.15")
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"n": 2, "size": "1536x1024", "quality": "high", "output_format": "webp", "background": "opaque"},
+], ids=["one", "options"])
+def test_images_are_the_vendors_own_and_cost_their_tokens(account, options):
+    before = balance(account)
+    own, found = [client.images.generate(model=model, prompt="A cat.", **options) for client, model in both(account, "beta-paint")]
+    assert found == own
+    usage = own.usage
+    assert before - balance(account) == (usage.input_tokens * Decimal(50) + usage.output_tokens * Decimal(300)) / 1_000_000
+
+
+def test_streamed_and_edited_images_are_the_vendors_own(account):
+    for ask in [
+        lambda client, model: client.images.generate(model=model, prompt="A cat.", stream=True, partial_images=2),
+        lambda client, model: client.images.edit(model=model, prompt="A dog.", stream=True, image=[b"one", b"two"], mask=b"m"),
+    ]:
+        own, found = [[event.model_dump() for event in ask(client, model)] for client, model in both(account, "beta-paint")]
+        assert found == own and found[-1]["type"].endswith(".completed")
+    own, found = [client.images.edit(model=model, prompt="A dog.", image=b"one", n=2) for client, model in both(account, "beta-paint")]
+    assert found == own
+
+
+def test_a_refusal_of_a_form_keeps_the_vendors_words(account):
+    faults = []
+    for client, model in both(account, "beta-scribe"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.audio.transcriptions.create(model=model, file=("a.wav", wav(1)), response_format="docx")
+        faults.append((refused.value.param, refused.value.body["message"]))
+    assert faults[0] == faults[1]
