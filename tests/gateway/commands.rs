@@ -2,13 +2,14 @@
 //! audit log lines that the commands write.
 
 use crate::client::Request;
-use crate::world::{World, binary};
+use crate::world::{EMBEDDED, World, binary};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const ONE_MACHINE: &str = include_str!("../../deploy/one-machine.yaml");
+const LOCAL: &str = include_str!("../../conf/local.yaml");
 
 /// Runs a command in an empty environment, like the shell of a user who is not the service's.
 fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
@@ -33,6 +34,26 @@ fn json(output: &Output) -> Value {
         text(&output.stderr)
     );
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// With fewer, it would end in the middle of its work.
+#[test]
+fn a_service_that_may_open_too_few_files_does_not_start_and_says_what_to_raise() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("gateway.yaml");
+    let shared = "store: {kind: redis, url: \"redis://127.0.0.1:1\"}";
+    assert!(LOCAL.contains(EMBEDDED) && LOCAL.contains("\"data\""));
+    let data = format!("{:?}", dir.path().join("data").display().to_string());
+    for (service, store) in [("run", EMBEDDED), ("edge", shared), ("sidecar", shared)] {
+        let text = LOCAL.replace("\"data\"", &data).replace(EMBEDDED, store);
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new("timeout");
+        command.args(["40", "prlimit", "--nofile=127", binary(), service, "-c"]);
+        let refused = command.arg(&config).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{service}: {said}");
+        assert!(said.contains("open files is 127, but"), "{service}: {said}");
+    }
 }
 
 #[test]

@@ -346,7 +346,7 @@ impl Plan {
     }
 }
 
-const EMBEDDED: &str = "store: {kind: embedded}";
+pub const EMBEDDED: &str = "store: {kind: embedded}";
 
 /// The other processes that an edge needs.
 pub struct Beside {
