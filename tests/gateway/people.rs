@@ -10,6 +10,8 @@ use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 
 const PASSWORD: &str = "a+long+password";
+/// Idempotency key of an account that is deleted.
+const CANARY: &str = "canary-of-a-deleted-account";
 
 impl World {
     /// Signs up on the dashboard, through the edge. Returns the status and the cookie.
@@ -32,6 +34,16 @@ impl World {
         page[start..start + 64].to_owned()
     }
 
+    /// Whether a file of the gateway has the [`CANARY`].
+    fn has_canary(&self) -> bool {
+        let mut files = self.data_dir().read_dir().unwrap().map(Result::unwrap);
+        files.any(|file| {
+            let bytes = std::fs::read(file.path()).unwrap_or_default();
+            let mut parts = bytes.windows(CANARY.len());
+            parts.any(|part| part == CANARY.as_bytes())
+        })
+    }
+
     fn told(&self) -> Vec<Value> {
         let mut lines = self
             .json(&["audit", "show", "--last", "100"])
@@ -46,8 +58,8 @@ impl World {
 }
 
 #[test]
-fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
-    let world = World::new();
+fn what_runs_when_its_account_is_deleted_is_finished_and_billed_and_its_key_leaves_the_files() {
+    let mut world = World::new();
     for surface in BOTH {
         let email = format!("{surface:?}@example.test").to_lowercase();
         let (status, cookie) = world.sign_up(&email, "");
@@ -64,11 +76,8 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
             key_id,
         };
         let mut connection = world.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=10 hold=5 input=100 output=50")
-                .bytes(),
-        );
+        let request = surface.stream(&account.key, "events=10 hold=5 input=100 output=50");
+        connection.send(&request.header("idempotency-key", CANARY).bytes());
         let mut answer = connection.begin();
 
         let token = world.form_token(&cookie);
@@ -109,6 +118,11 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
         );
         assert_eq!(world.sign_up(&email, "").0, 303, "and is free again");
     }
+    assert!(world.has_canary());
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    assert!(!world.has_canary());
+    world.start_gateway();
     world.close();
 }
 
