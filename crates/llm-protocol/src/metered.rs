@@ -1,6 +1,6 @@
 //! Endpoints beyond the three protocols: a request in JSON or as a form, and its answer, both
-//! passed on byte for byte except for the model's name, and metered. Nothing is translated, repaired or
-//! answered by another model: the vectors of two models do not mix.
+//! passed on byte for byte except for the model's name, and metered. Nothing is translated,
+//! repaired or answered by another model: the vectors of two models do not mix.
 //!
 //! A new endpoint is a row of [`table`], and what its row says is all that differs between
 //! endpoints. It must not know a price: `billing/quote_metered.rs` prices the units.
