@@ -20,8 +20,9 @@ static PLAN: RwLock<Option<Arc<ArmedFailpoint>>> = RwLock::new(None);
 /// Time that the ledger writer waits with an ending, so that the client's last byte is sent first.
 const LEDGER_DELAY: Duration = Duration::from_secs(10);
 const SLOW_PASSAGE: Duration = Duration::from_millis(8);
-/// Duration of a crawling passage. It is so long that a busy machine sends more requests than pass.
-const CRAWLING_PASSAGE: Duration = Duration::from_millis(80);
+/// Duration of a crawling passage. It is so long that a busy machine sends more requests than pass,
+/// and that no crawling ledger seems faster than the lowest rate that admission reckons with.
+const CRAWLING_PASSAGE: Duration = Duration::from_millis(100);
 
 macro_rules! points {
     ($( $(#[doc = $doc:literal])* $point:ident = $name:literal, )*) => {
