@@ -222,6 +222,7 @@ fn route(prices: &Prices) -> Arc<Route> {
         upstream_model: "b".into(),
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
+        max_audio_seconds: 7_200,
         kind: llm_protocol::metered::ModelKind::Chat,
         accepts: llm_protocol::capabilities::ModelCapabilities::Messages(Default::default()),
         repairs: llm_protocol::capabilities::repair_rules::KnownCapabilities::NONE,
