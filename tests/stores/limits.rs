@@ -147,6 +147,10 @@ impl<'a> Caller<'a> {
     }
 
     async fn seed(&self, spent: i64, seq: i64) -> bool {
+        self.seed_at(spent, seq, now_ms()).await
+    }
+
+    async fn seed_at(&self, spent: i64, seq: i64, at_ms: i64) -> bool {
         let spent = [micro(spent); 4];
         let (spender, id) = match &self.member {
             Some(member) => (Spender::Member, member),
@@ -156,7 +160,7 @@ impl<'a> Caller<'a> {
             account: self.account,
             spender,
             id,
-            at_ms: now_ms(),
+            at_ms,
             spent,
             seq,
             epoch: "",
@@ -501,6 +505,56 @@ async fn what_a_server_lost_is_restored_to_the_spender_s_count_once(
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
 
+/// After the server's clock was set forward and back, events stay dated ahead, and so may be what
+/// was counted. Both count for the current period, so that the limit holds.
+async fn a_clock_that_was_set_forward_and_back_opens_no_spend_limit(
+    store: &SharedStore,
+    of: Spender,
+) {
+    const AHEAD_MS: i64 = 40 * 86_400_000;
+    for period in [Period::Day, Period::Week, Period::Month] {
+        let account = &format!("acct_ahead_{of:?}_{}", period.name());
+        let caller = Caller::of(of, store, account).await;
+        assert!(caller.seed_at(900, 0, now_ms() + AHEAD_MS).await);
+        let limit = spending(of, 1_000, period);
+        let mut admitted = 0;
+        for round in 0..3 {
+            let request = format!("{round}");
+            if matches!(
+                caller.ask(&request, &limit, 600, 600).await,
+                ReserveReply::HeldWithin(..)
+            ) {
+                admitted += 1;
+                caller.end(&request, 600, 0).await;
+            }
+        }
+        assert_eq!(admitted, 1, "{of:?} {period:?}: counted ahead");
+        let account = &format!("acct_dated_{of:?}_{}", period.name());
+        let caller = Caller::of(of, store, account).await;
+        assert!(caller.seed(0, 0).await);
+        let ended = RestoreEntry {
+            request_id: format!("req_{account}_0"),
+            account: caller.account.into(),
+            taken: parts(700, 0),
+            seq: 7,
+            spenders: std::iter::once(caller.key_of("0"))
+                .chain(caller.member.clone())
+                .collect(),
+            at_ms: now_ms() + AHEAD_MS,
+        };
+        let place = partition(account);
+        assert_eq!(store.ingest().restore(place, &[ended]).await.unwrap(), 1);
+        assert_eq!(
+            caller.ask("1", &limit, 600, 301).await,
+            ReserveReply::SpendLimit {
+                of,
+                free: micro(300)
+            },
+            "{of:?} {period:?}: dated ahead"
+        );
+    }
+}
+
 /// Through the connections of two edges, a key is admitted up to each limit and no further:
 /// requests and tokens per minute, concurrent requests, and credit.
 async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
@@ -581,6 +635,7 @@ pub async fn all(store: &SharedStore, other: &SharedStore) {
         a_spender_spends_no_more_than_the_limit(store, of).await;
         what_the_ledger_does_not_have_yet_is_counted_where_a_spender_is_seeded(store, of).await;
         what_a_server_lost_is_restored_to_the_spender_s_count_once(store, of).await;
+        a_clock_that_was_set_forward_and_back_opens_no_spend_limit(store, of).await;
     }
     of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(store, other).await;
 }

@@ -63,14 +63,18 @@ local function unbind(held, key, account, used)
   correct(account, of_account)
 end
 -- Adds to the spending of a key or a member, if it is counted. The seed already includes entries up to its own position; skip those.
+-- A time ahead of the clock counts as now: ids of events never go back, so after a clock was set forward and back they stay ahead. A
+-- period that has not begun was counted by such a clock; it would hide the spending of the current one from the limit.
 local function spend(key, amount, at, seq)
   local v = redis.call('HMGET', key, 'seeded', 'day', 'day_spent', 'week', 'week_spent', 'month', 'month_spent',
     'total', 'total_spent')
   if not v[1] or (seq and seq <= tonumber(v[1])) then return end
-  local now = periods(at)
+  local present = clock()
+  local current, now = periods(present), periods(math.min(at, present))
   local change = {}
   for i, period in ipairs(PERIODS) do
     local is, spent = tonumber(v[2 * i]), tonumber(v[2 * i + 1])
+    if is > current[period] then is, spent = current[period], 0 end
     if now[period] > is then is, spent = now[period], 0 end
     if now[period] == is then
       for _, value in ipairs({ period, I(is), period .. '_spent', I(spent + amount) }) do table.insert(change, value) end
