@@ -28,7 +28,7 @@ pub(crate) fn ending(number: usize) -> Ending {
         detail: EndingDetail {
             model: format!("m{}", number % 4),
             key_id: format!("key_{}", number % 11),
-            member: (number % 3 > 0).then(|| format!("acct_a/acct_{}", number % 5)),
+            member: (!number.is_multiple_of(3)).then(|| format!("acct_a/acct_{}", number % 5)),
             conversation: (!number.is_multiple_of(4)).then(|| format!("{}", number % 37)),
             implausible: number.is_multiple_of(13),
             usage: Usage {

@@ -61,7 +61,7 @@ fn ending(number: usize) -> Ending {
             model: format!("m{}", number / 3 % 3),
             key_id: format!("key_{}", number / 9 % 4),
             // Some keys are handed over, and some belong to no member.
-            member: (number % 5 > 0).then(|| format!("acct_a/acct_{}", number % 2)),
+            member: (!number.is_multiple_of(5)).then(|| format!("acct_a/acct_{}", number % 2)),
             usage: Usage {
                 input: 10 + count,
                 cache_read: count % 7,
