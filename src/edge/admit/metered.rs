@@ -22,7 +22,7 @@ use accounts::Principal;
 use base::clock;
 use config::Settings;
 use config::catalog::CatalogModel;
-use http::{HeaderValue, Version, header};
+use http::{HeaderMap, HeaderValue, Version, header};
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
@@ -58,16 +58,8 @@ pub async fn prepare(
     let (body, body_read, slot) =
         receive_body(gateway, settings, session, &mut share, &cpu).await?;
     let headers = &session.req_header().headers;
-    let has_key = headers.contains_key("idempotency-key");
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .filter(|_| endpoint.is_form)
-        .cloned();
-    let values_max = settings.limits.body_values;
-    let (parsed, body_hash) = slot.run(|| {
-        let kind = content_type.as_ref().and_then(|kind| kind.to_str().ok());
-        read_body(endpoint, kind, &body, values_max, has_key)
-    })?;
+    let content_type = form_type(endpoint, headers);
+    let (parsed, body_hash) = slot.run(|| read_body(endpoint, headers, &body, settings))?;
     let model = choose_model(settings, principal, endpoint, &parsed).inspect_err(|_| {
         record.note_unknown_model(parsed.model.as_deref().unwrap_or_default());
     })?;
@@ -165,15 +157,24 @@ fn unremembered_turn(
     MeteredTurn::new(&gateway.turns, account, conversation, content, model)
 }
 
+/// The content type of a form, which has its boundary; `None` for JSON.
+fn form_type(endpoint: &MeteredEndpoint, headers: &HeaderMap) -> Option<HeaderValue> {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    content_type.filter(|_| endpoint.is_form).cloned()
+}
+
 /// Reads a body, and hashes it if the request has an idempotency key.
 fn read_body(
     endpoint: &MeteredEndpoint,
-    content_type: Option<&str>,
+    headers: &HeaderMap,
     body: &[u8],
-    values_max: u64,
-    has_key: bool,
+    settings: &Settings,
 ) -> Result<(MeteredRequest, BodyHash), Failure> {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|kind| kind.to_str().ok());
+    let values_max = settings.limits.body_values;
     let request = MeteredRequest::read(endpoint, content_type, body, values_max)?;
+    let has_key = headers.contains_key("idempotency-key");
     let hash = has_key.then(|| match request.parts_of_form(body) {
         Some(parts) => idempotency::hash_body(&parts),
         None => idempotency::hash_body(body),

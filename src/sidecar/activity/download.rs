@@ -220,6 +220,6 @@ mod tests {
 
     #[test]
     fn every_column_has_a_name() {
-        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 27);
+        assert_eq!(CSV_HEADER.trim_end().split(',').count(), 32);
     }
 }

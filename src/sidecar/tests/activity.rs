@@ -88,7 +88,10 @@ async fn a_row_names_its_key_and_how_long_it_took() {
         page.body
     );
     let file = world.get("/dashboard/activity.csv", &cookie).await;
-    assert!(file.body.contains(",key_name\r\n") && file.body.contains(",\"CI <b>\"\r\n"));
+    assert!(
+        file.body.contains(",key_name,image_input,")
+            && file.body.contains(",\"CI <b>\",0,0,0,0,0\r\n")
+    );
     let revoked = world
         .accounts
         .api_keys()
