@@ -85,6 +85,7 @@ fn send_until(world: &World, account: &Account, seen: &Seen, stop: &AtomicBool) 
 
 /// Lets the gateway measure the ledger. Until then it assumes a rate, and a program that is fast
 /// enough takes more than the bound before the first measurement.
+#[expect(clippy::float_arithmetic, reason = "metrics are floats")]
 fn measure_ledger(world: &World, account: &Account, seen: &Seen) {
     // A commit of few is not measured.
     const AT_ONCE: usize = 64;

@@ -218,6 +218,7 @@ pub fn reaches_clients(world: &World, cases: &[Case]) {
 /// row has answered one on each surface. The statuses of the others must be in `others`. Returns
 /// how many got another status.
 #[track_caller]
+#[expect(clippy::float_arithmetic, reason = "metrics are floats")]
 pub fn may_reach_clients(
     world: &World,
     others: &[u16],
