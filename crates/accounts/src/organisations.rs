@@ -28,7 +28,7 @@ use ledger::StoreError;
 use serde_json::json;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Lifetime of an invitation to an organisation: 7 days.
 pub const MEMBER_INVITE_MS: i64 = 7 * 86_400_000;

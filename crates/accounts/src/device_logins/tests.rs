@@ -4,10 +4,8 @@ use super::*;
 use crate::db::AppDb;
 use crate::db::key_changes::{ChangeCursor, KeyChange};
 use crate::membership::OrganisationRole;
-use crate::{
-    AccountStatus, Accounts, Actor, AuthError, MemberAuthority, MemberEdit, NewAccount, Principal,
-    Role,
-};
+use crate::organisations::tests::{by, open};
+use crate::{AccountStatus, Accounts, AuthError, MemberAuthority, MemberEdit, Principal};
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;
 use tempfile::TempDir;
@@ -30,23 +28,6 @@ fn world() -> World {
         _folder: folder,
         accounts,
         ann,
-    }
-}
-
-fn open(accounts: &Accounts, email: &str) -> String {
-    let new = NewAccount {
-        email,
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
-    accounts.create_account(&new, NOW).unwrap().id
-}
-
-fn by(person: &str) -> Actor {
-    Actor {
-        actor: person.to_owned(),
-        address: "192.0.2.1".to_owned(),
     }
 }
 

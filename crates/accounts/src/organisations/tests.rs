@@ -38,7 +38,7 @@ fn world() -> World {
     }
 }
 
-fn open(accounts: &Accounts, email: &str) -> String {
+pub(crate) fn open(accounts: &Accounts, email: &str) -> String {
     let new = NewAccount {
         email,
         password: None,
@@ -48,7 +48,7 @@ fn open(accounts: &Accounts, email: &str) -> String {
     accounts.create_account(&new, NOW).unwrap().id
 }
 
-fn by(person: &str) -> Actor {
+pub(crate) fn by(person: &str) -> Actor {
     Actor {
         actor: person.to_owned(),
         address: "192.0.2.1".to_owned(),
