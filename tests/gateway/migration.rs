@@ -14,6 +14,8 @@ use crate::surface::BOTH;
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::collections::HashSet;
+use std::fs::File;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A death in the only batch of the index, or two in the first two. A second death would not be in
@@ -84,6 +86,32 @@ fn prepare(size: &MigrationSize) -> (World, Account, OldLedger) {
     (world, account, old)
 }
 
+/// A process of an older version that still runs, which is to say that it holds the lock of its
+/// journal. The ledger keeps what it reads, however long the first batch of the index takes.
+struct OlderProcess {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl OlderProcess {
+    fn start(world: &World) -> Self {
+        let folder = world.data_dir().join("journal/older");
+        std::fs::create_dir_all(&folder).unwrap();
+        let lock = File::create(folder.join("lock")).unwrap();
+        lock.lock().unwrap();
+        Self {
+            folder,
+            _lock: lock,
+        }
+    }
+}
+
+impl Drop for OlderProcess {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
 /// Starts a gateway that kills itself, and waits until it has.
 fn die_at(world: &mut World, point: &str, limit: Duration) {
     world.begin_gateway(Some(point));
@@ -100,9 +128,11 @@ fn die_at(world: &mut World, point: &str, limit: Duration) {
 /// which the migration was over.
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn kill_through_the_migration(world: &mut World, size: &MigrationSize) -> Instant {
+    let older = OlderProcess::start(world);
     for point in size.index_deaths {
         die_at(world, point, SOON);
     }
+    drop(older);
     for kill in 0..size.kills {
         let took = world.start_gateway();
         std::thread::sleep(Duration::from_millis(20 + kill * 7_919 % 400));

@@ -124,7 +124,7 @@ impl IndexerWorker {
     /// Indexes a batch if there are enough new entries, or if they have waited long enough. Returns
     /// the delay before the next step.
     fn step(&mut self) -> Result<Duration, StoreError> {
-        let backlog = self.ledger.index().index_backlog();
+        let backlog = self.ledger.index().index_backlog()?;
         METRICS
             .index_lag_entries
             .set(i64::try_from(backlog).unwrap_or(i64::MAX));

@@ -30,12 +30,14 @@ impl LedgerIndexing<'_> {
         Ok(indexed.unwrap_or(0))
     }
 
-    /// Returns the number of entries that `index.db` lacks; 0 if it cannot be read. Readers see
-    /// most of them: see [`LedgerIndexing::index_lag`].
-    pub fn index_backlog(&self) -> u64 {
-        let last = self.last_position().map_or(0, |last| last.seq);
-        let indexed = self.0.index.position().map_or(0, |last| last.seq);
-        u64::try_from(last.saturating_sub(indexed)).unwrap_or(0)
+    /// Returns the number of entries that `index.db` lacks. Readers see most of them: see
+    /// [`LedgerIndexing::index_lag`].
+    ///
+    /// # Errors
+    /// Returns an error if the ledger or the index cannot be read.
+    pub fn index_backlog(&self) -> Result<u64, StoreError> {
+        let (last, indexed) = (self.last_position()?, self.0.index.position()?);
+        Ok(u64::try_from(last.seq.saturating_sub(indexed.seq)).unwrap_or(0))
     }
 
     /// Returns the number of entries that readers do not see; 0 if the ledger cannot be read.
