@@ -50,6 +50,7 @@ mod playground;
 mod profile;
 mod provider_buttons;
 mod providers;
+mod return_path;
 mod security_headers;
 mod session;
 mod setup;

@@ -1,8 +1,8 @@
 //! Sign-up, sign-in and sign-out, and the password check for all other forms (`try_password`).
 //!
-//! An unknown e-mail and a wrong password get the same response after the same time. The role alone
-//! decides where sign-in leads, whatever the URL contains. This file must not decide how a password
-//! is stored.
+//! An unknown e-mail and a wrong password get the same response after the same time. Whatever the
+//! URL contains, sign-in leads back to the page that needed it (`return_path.rs`), or else to
+//! where the role decides. This file must not decide how a password is stored.
 
 use super::authz::may_view;
 use super::blocking::run_blocking;
@@ -13,6 +13,7 @@ use super::hash_limiter::HashTrust;
 use super::menu;
 use super::page::{Frame, html};
 use super::provider_buttons::{ProviderButton, provider_buttons};
+use super::return_path;
 use super::session::{
     ClientIp, CurrentUser, SignedForm, UNNAMED_CLIENT_HEADER, is_insecure, is_local,
     session_cookie, session_token, site_url,
@@ -29,7 +30,7 @@ use axum::Router;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
 use config::address::client_prefix;
@@ -542,7 +543,8 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 }
 
 /// Starts a new session, even if there is one already. Thus a token that was known before the
-/// sign-in is not valid afterwards.
+/// sign-in is not valid afterwards. The browser goes back to the page that needed the sign-in, or
+/// else to `to`.
 pub async fn start_session(
     app: &SidecarState,
     account: &str,
@@ -580,7 +582,13 @@ pub async fn start_session(
     })
     .await??;
     let cookie = session_cookie(&new.token, &site)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(to)).into_response())
+    let (to, forget) = match return_path::take(headers, &site)? {
+        Some((path, forget)) => (path, Some(forget)),
+        None => (to.to_owned(), None),
+    };
+    let cookies = forget.into_iter().chain([cookie]);
+    let cookies = cookies.map(|cookie| (header::SET_COOKIE, cookie));
+    Ok((AppendHeaders(cookies), Redirect::to(&to)).into_response())
 }
 
 async fn sign_out(

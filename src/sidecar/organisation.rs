@@ -10,6 +10,7 @@ use super::error::PageError;
 use super::form::{self, FormStop};
 use super::keys::settings::{describe_spend_limit, parse_spend_limit};
 use super::page::{Frame, html};
+use super::return_path;
 use super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
@@ -21,7 +22,7 @@ use accounts::{
 use askama::Template;
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use base::clock::now_ms;
@@ -565,14 +566,16 @@ fn join_page(
 async fn show_invite(
     State(app): State<Arc<SidecarState>>,
     OptionalUser(user): OptionalUser,
+    headers: HeaderMap,
+    uri: Uri,
     Path(token): Path<String>,
 ) -> Result<Response, PageError> {
     let page = join_page(&app, user.as_ref(), &token)?;
-    let status = match page.invite {
-        Some(_) => StatusCode::OK,
-        None => StatusCode::GONE,
-    };
-    Ok(html(status, &page))
+    match (&page.invite, user) {
+        (None, _) => Ok(html(StatusCode::GONE, &page)),
+        (Some(_), Some(_)) => Ok(html(StatusCode::OK, &page)),
+        (Some(_), None) => return_path::remember(&app, &headers, &uri, html(StatusCode::OK, &page)),
+    }
 }
 
 async fn join(

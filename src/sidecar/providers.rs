@@ -2,8 +2,8 @@
 //!
 //! An identity that is linked signs in. Otherwise its verified address decides: the holder of the
 //! account with this address enters its password once, which links the identity; without an
-//! account, the sign-up rules apply. No address of a request decides where a browser goes. Must not
-//! know a provider's protocol: `sign_in` does.
+//! account, the sign-up rules apply. No address of a request decides where a browser goes:
+//! `account.rs` starts the session. Must not know a provider's protocol: `sign_in` does.
 
 use super::account::{
     PasswordOutcome, TOO_MANY_ATTEMPTS, TOO_MANY_SIGN_UPS, count_sign_up, describe_sign_up_error,

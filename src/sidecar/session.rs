@@ -295,25 +295,30 @@ pub fn site_url(headers: &HeaderMap, base_url: &str) -> String {
     }
 }
 
-/// The names of a cookie on https and on plain HTTP. The prefix binds it to this host and to https;
-/// plain HTTP cannot use it.
-pub struct CookieNames {
-    secure: &'static str,
-    plain: &'static str,
+/// A cookie, with its names on https and on plain HTTP. The prefix binds it to this host and to
+/// https; plain HTTP cannot use it.
+pub struct CookieKind {
+    pub secure: &'static str,
+    pub plain: &'static str,
+    /// How long it lasts; `None`: until the browser ends.
+    pub max_age_seconds: Option<i64>,
 }
 
-const SESSION_COOKIE: CookieNames = CookieNames {
+/// The session itself ends after 7 days.
+const SESSION_COOKIE: CookieKind = CookieKind {
     secure: "__Host-gw",
     plain: "gw-session",
+    max_age_seconds: None,
 };
 
 /// The cookie of a sign-in at a provider.
-pub const SIGN_IN_COOKIE: CookieNames = CookieNames {
+pub const SIGN_IN_COOKIE: CookieKind = CookieKind {
     secure: "__Host-gw-sign-in",
     plain: "gw-sign-in",
+    max_age_seconds: None,
 };
 
-impl CookieNames {
+impl CookieKind {
     fn name(&self, site: &str) -> &'static str {
         match site.starts_with("https://") {
             true => self.secure,
@@ -327,8 +332,8 @@ pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
 }
 
 /// Returns the value of a cookie of a request.
-pub fn read_cookie(names: &CookieNames, headers: &HeaderMap, site: &str) -> Option<String> {
-    let name = names.name(site);
+pub fn read_cookie(kind: &CookieKind, headers: &HeaderMap, site: &str) -> Option<String> {
+    let name = kind.name(site);
     headers
         .get_all(header::COOKIE)
         .iter()
@@ -344,22 +349,20 @@ pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, PageError>
     write_cookie(&SESSION_COOKIE, token, site)
 }
 
-/// Returns a cookie that lasts until the browser ends. With an empty value, it removes the cookie.
-pub fn write_cookie(
-    names: &CookieNames,
-    value: &str,
-    site: &str,
-) -> Result<HeaderValue, PageError> {
-    let cookie = Cookie::build((names.name(site), value.to_owned()))
+/// Returns a cookie with this value. With an empty one, it removes the cookie.
+pub fn write_cookie(kind: &CookieKind, value: &str, site: &str) -> Result<HeaderValue, PageError> {
+    let cookie = Cookie::build((kind.name(site), value.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
         .path("/")
         .secure(site.starts_with("https://"));
-    // Without a max-age, the cookie ends with the browser. The session ends after 7 days.
-    let cookie = if value.is_empty() {
-        cookie.max_age(cookie::time::Duration::ZERO)
-    } else {
-        cookie
+    let max_age = match value.is_empty() {
+        true => Some(0),
+        false => kind.max_age_seconds,
+    };
+    let cookie = match max_age {
+        Some(seconds) => cookie.max_age(cookie::time::Duration::seconds(seconds)),
+        None => cookie,
     };
     HeaderValue::from_str(&cookie.build().to_string())
         .map_err(|error| PageError::Internal(error.to_string()))

@@ -8,6 +8,7 @@ use super::super::display::Timestamp;
 use super::super::error::PageError;
 use super::super::form::{self, FormStop};
 use super::super::page::{Frame, html};
+use super::super::return_path;
 use super::super::session::{CurrentUser, OptionalUser, SignedForm};
 use super::super::state::SidecarState;
 use super::super::throttle::{AttemptLimit, ThrottleKey};
@@ -16,7 +17,7 @@ use accounts::{AccountError, AccountStatus, Actor, KeyHolder, MemberAction};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use base::clock::now_ms;
 use config::address::client_prefix;
@@ -79,13 +80,22 @@ fn page(user: Option<&CurrentUser>, code: &str) -> DevicePage {
     }
 }
 
-/// Shows the form of the code, filled in by the link from the terminal. It looks nothing up.
+/// Shows the form of the code, filled in by the link from the terminal. It looks nothing up. Who is
+/// signed out comes back here after the sign-in.
 pub async fn show(
+    State(app): State<Arc<SidecarState>>,
     OptionalUser(user): OptionalUser,
+    headers: HeaderMap,
+    uri: Uri,
     query: Result<Query<CodeQuery>, QueryRejection>,
-) -> Response {
+) -> Result<Response, PageError> {
     let Query(query) = query.unwrap_or_default();
-    html(StatusCode::OK, &page(user.as_ref(), &query.user_code))
+    let page = page(user.as_ref(), &query.user_code);
+    let response = html(StatusCode::OK, &page);
+    match page.is_signed_in {
+        true => Ok(response),
+        false => return_path::remember(&app, &headers, &uri, response),
+    }
 }
 
 pub async fn answer(

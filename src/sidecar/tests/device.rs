@@ -1,8 +1,9 @@
 //! Tests of sign-in from a terminal: what a program gets, and what only a person can give it.
 
+use super::played_provider::{BegunSignIn, PlayedProvider};
 use super::*;
-use accounts::{Actor, OrganisationRole};
-use serde_json::Value;
+use accounts::{Actor, MemberAuthority, MemberEdit, OrganisationRole};
+use serde_json::{Value, json};
 
 const ON: &[(&str, &str)] = &[(
     "signup:",
@@ -216,6 +217,121 @@ async fn bad_answers_give_nobody_a_login() {
         world.poll(&device_code).await,
         (400, "invalid_grant".into())
     );
+}
+
+/// How a person signs in.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    SignUp,
+    Password,
+    Link,
+    Provider,
+    ProviderAndPassword,
+}
+
+#[tokio::test]
+async fn each_way_to_sign_in_leads_back_to_the_page_that_needed_it() {
+    use Way::{Link, Password, Provider, ProviderAndPassword, SignUp};
+    let provider = PlayedProvider::start().await;
+    let issuer = &provider.issuer;
+    let sign_in = format!(
+        "sign_in: {{device: true, providers: [{{id: company, kind: oidc, issuer: \"{issuer}\",
+  client_id: gateway, client_secret: s&cret}}]}}\norganisations: true\nsignup:"
+    );
+    let world = world(&[("signup:", &sign_in)]).await;
+    world.sign_up("bob@example.com").await;
+    let id = id_of(&world, "bob@example.com");
+    let joining = format!("/dashboard/join/{}", "0a".repeat(32));
+    let (_, code) = world.ask_for_login().await;
+    let device = format!("/device?user_code={code}");
+    let password = |email: &str| format!("email={email}&password={PASSWORD}");
+    // The answer to the last step of a sign-in in a browser that has this cookie.
+    let sign_in = async |way: Way, cookie: &str| match way {
+        SignUp => {
+            let form = password(&format!("new{}@example.com", now_ms()));
+            world.post("/dashboard/sign-up", cookie, &form).await
+        }
+        Password => {
+            let form = password("bob@example.com");
+            world.post("/dashboard/sign-in", cookie, &form).await
+        }
+        Link => {
+            let links = world.accounts.one_time_links();
+            let link = links.create_own_link(&id, accounts::LinkPurpose::Reset, now_ms());
+            let form = format!("password={PASSWORD}");
+            world.post(&link.unwrap().url(""), cookie, &form).await
+        }
+        Provider | ProviderAndPassword => {
+            let begun = world.begin().await;
+            let answered = provider.grant(&begun);
+            let own = format!("{}; {cookie}", begun.cookie);
+            let begun = BegunSignIn {
+                cookie: own.clone(),
+                ..begun
+            };
+            let back = world.come_back(&begun, &answered).await;
+            match way {
+                Provider => back,
+                _ => {
+                    let form = format!("password={PASSWORD}");
+                    world.post(&back.headers["location"], &own, &form).await
+                }
+            }
+        }
+    };
+    provider.play(|play| play.claims = json!({"email": "bob@example.com"}));
+    for (way, asked) in [
+        (SignUp, &*device),
+        (Password, &device),
+        (Password, "/device"),
+        (Link, &device),
+        (ProviderAndPassword, &device),
+        (Provider, &device),
+    ] {
+        let visited = world.get(asked, "").await;
+        let set = &visited.headers["set-cookie"];
+        assert!(
+            set.ends_with("HttpOnly; SameSite=Lax; Path=/; Max-Age=600"),
+            "{set}"
+        );
+        let back = sign_in(way, &visited.cookie()).await;
+        assert_eq!(back.status, 303, "{way:?}: {}", back.body);
+        assert_eq!(back.headers["location"], asked, "{way:?}");
+        assert!(back.cookie().starts_with("gw-session="), "{way:?}");
+        let page = world.get(asked, &back.cookie()).await;
+        assert!(page.body.contains("Enter the code"), "{way:?}");
+        assert!(!page.headers.contains_key("set-cookie"), "it is signed in");
+    }
+    // A cookie that the gateway never set leads nowhere, whichever the way.
+    let good = sign_in(Password, &format!("gw-return={joining}")).await;
+    assert_eq!(good.headers["location"], joining, "the control");
+    for forged in [
+        "https://evil.example/device",
+        "//evil.example",
+        "/\\evil.example",
+        "/%2fevil.example",
+        "/device?user_code=x&next=//evil.example",
+        "/device/../dashboard/operator",
+        "/dashboard/keys",
+        "",
+    ] {
+        let back = sign_in(Provider, &format!("gw-return={forged}")).await;
+        assert_eq!(back.headers["location"], "/dashboard", "{forged}");
+    }
+    for way in [SignUp, Password, Link] {
+        let back = sign_in(way, "gw-return=//evil.example").await;
+        assert_eq!(back.headers["location"], "/dashboard", "{way:?}");
+    }
+    // Neither an address nor a wrong password leads on; the right one still does.
+    let from = format!("gw-return={device}");
+    let wrong = format!("email=bob@example.com&password=wrong&to={device}");
+    let refused = world.post("/dashboard/sign-in", &from, &wrong).await;
+    assert!(refused.status == 401 && !refused.headers.contains_key("location"));
+    assert_eq!(sign_in(Password, &from).await.headers["location"], device);
+    let path = format!("/dashboard/sign-in?next={device}");
+    let form = password("bob@example.com");
+    let plain = world.post(&path, "", &form).await;
+    assert_eq!(plain.headers["location"], "/dashboard");
 }
 
 #[tokio::test]

@@ -166,6 +166,7 @@ async fn a_team_is_invited_works_and_loses_a_member() {
     let visitor = world.get(join, "").await;
     assert_eq!(visitor.status, 200);
     assert!(visitor.body.contains("ann@example.com") && !visitor.body.contains("<button>Join"));
+    assert_eq!(visitor.cookie(), format!("gw-return={join}"), "leads back");
     let stranger = world.sign_up("bob@example.com").await;
     let theirs = world.get(join, &stranger).await.csrf();
     let refused = world.post(join, &stranger, &format!("csrf={theirs}")).await;

@@ -27,7 +27,7 @@ fn parameter(url: &str, name: &str) -> String {
 }
 
 impl World {
-    async fn begin(&self) -> BegunSignIn {
+    pub(super) async fn begin(&self) -> BegunSignIn {
         let response = self.post("/dashboard/sign-in/company", "", "").await;
         assert_eq!(response.status, 200, "{}", response.body);
         let url = response.headers["refresh"].strip_prefix("0; url=").unwrap();
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    async fn come_back(&self, begun: &BegunSignIn, code: &str) -> TestResponse {
+    pub(super) async fn come_back(&self, begun: &BegunSignIn, code: &str) -> TestResponse {
         let state = &begun.state;
         let path = format!("/dashboard/sign-in/company/callback?code={code}&state={state}");
         self.get(&path, &begun.cookie).await
