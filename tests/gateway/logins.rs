@@ -26,7 +26,7 @@ fn text(answer: &Value, name: &str) -> String {
     answer[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// The person approves a code on the page, which asks once more.
+/// The person approves a code on the page, which asks once more, for the account that it chooses.
 fn approve(world: &World, cookie: &str, code: &str) {
     let token = world.form_token(cookie);
     let send = |fields: &str| {
@@ -36,8 +36,8 @@ fn approve(world: &World, cookie: &str, code: &str) {
         answer.text()
     };
     let page = send("");
-    let (_, account) = page.split_once("<option value=\"").unwrap();
-    let account = account.split_once('"').unwrap().0;
+    let (before, _) = page.split_once("\" selected>").unwrap();
+    let account = before.rsplit_once('"').unwrap().1;
     let page = send(&format!("answer=approve&account={account}"));
     assert!(page.contains("is signed in"), "{page}");
 }
@@ -154,6 +154,67 @@ fn each_edge_takes_a_login_at_once_and_refuses_it_once_it_is_revoked() {
             (!works(edge, &first) && !works(edge, &second)).then_some(())
         });
         assert_eq!(refresh(edge, &second).status, 401);
+    }
+    world.close();
+}
+
+#[test]
+fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
+    let world = Edges::everywhere(|plan| on(plan).edit("signup:", "organisations: true\nsignup:"));
+    let (owner, ann) = (world.account(), "ann@example.test");
+    let [one, other] = &world.edges;
+    let (status, cookie) = one.sign_up(ann, "");
+    assert_eq!(status, 303);
+    let made = world
+        .sidecar
+        .json(&["org", "create", "Acme", "--owner", &owner.email]);
+    let company = text(&made, "account_id");
+    for args in [
+        &["account", "grant", &company, "5", "--ref", "funds"][..],
+        &["org", "member", "add", &company, ann],
+    ] {
+        world.sidecar.json(args);
+    }
+    let fields = format!("csrf={}&account={company}", one.form_token(&cookie));
+    let switch = Request::form("/dashboard/switch", &fields).header("cookie", &cookie);
+    assert_eq!(one.ask(&switch).status, 303);
+
+    let first = login(one, &cookie);
+    let second = refresh(other, &first).json();
+    let key = text(&second, "access_token");
+    let keys = world.sidecar.json(&["key", "list", "--account", &company]);
+    let logins = keys.as_array().unwrap().iter();
+    let logins: Vec<_> = logins.filter(|key| key["login"] == true).collect();
+    assert_eq!(
+        (logins.len(), text(logins[0], "member").is_empty()),
+        (1, false)
+    );
+    let request = Messages.whole(&key, "input=100 output=100");
+    assert_eq!(other.ask(&request).status, 200);
+    let budget = ["--budget", "0.000001/total"];
+    let set = ["org", "member", "set", &company, ann];
+    world.sidecar.json(&[&set[..], &budget].concat());
+    for edge in &world.edges {
+        let over = wait_for("the budget to count", SOON, || {
+            Some(edge.ask(&request)).filter(|answer| answer.status != 200)
+        });
+        let is_by_budget = over.status == 402 && over.has("\"member_budget\"");
+        assert!(is_by_budget, "{}", over.text());
+    }
+
+    assert!(works(one, &second) && works(other, &second));
+    world
+        .sidecar
+        .json(&["org", "member", "remove", &company, ann]);
+    for edge in &world.edges {
+        wait_for("the login to be refused", SOON, || {
+            (!works(edge, &first) && !works(edge, &second)).then_some(())
+        });
+        let ended = refresh(edge, &second);
+        assert_eq!(
+            (ended.status, text(&ended.json(), "error")),
+            (401, "invalid_grant".into())
+        );
     }
     world.close();
 }

@@ -219,7 +219,7 @@ fn paying_accounts(
     let mut accounts = vec![PayingAccount {
         id: user.person.id.clone(),
         name: format!("My account ({})", user.person.email),
-        is_chosen: true,
+        is_chosen: user.account.id == user.person.id,
     }];
     if user.has_organisations {
         let memberships = app.accounts.organisations().memberships(&user.person.id)?;
