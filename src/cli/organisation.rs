@@ -37,6 +37,13 @@ pub enum OrganisationCommand {
     /// Claim a domain: who proves to have a mailbox of it becomes a member.
     #[command(subcommand)]
     Domain(DomainCommand),
+    /// Revoke an open invitation, by the id that `org show` prints.
+    RevokeInvite {
+        /// Account id of the organisation.
+        organisation: String,
+        /// Id of the invitation.
+        invite: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -69,12 +76,15 @@ pub enum MemberCommand {
         #[arg(long, value_parser = parse_role, default_value = "member")]
         role: OrganisationRole,
     },
-    /// Remove a member, whose keys in the organisation are revoked.
+    /// Remove a member, whose keys in the organisation are revoked or handed over.
     Remove {
         /// Account id of the organisation.
         organisation: String,
         /// E-mail or account id of the person.
         person: String,
+        /// Hand the keys over to this member, by e-mail or account id, instead of revoking them.
+        #[arg(long, value_name = "PERSON")]
+        keys_to: Option<String>,
     },
     /// Change the role or the budget of a member.
     Set {
@@ -149,7 +159,21 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
                 .with_context(|| format!("cannot change the claim to the domain {domain}"))?;
             show(context, &organisation)
         }
+        OrganisationCommand::RevokeInvite {
+            organisation,
+            invite,
+        } => {
+            let organisation = find_organisation(context, &organisation)?;
+            acting
+                .revoke_member_invite(MemberAuthority::Operator, &organisation.id, &invite)
+                .with_context(|| {
+                    let name = organisation.label();
+                    format!("cannot revoke the invitation {invite} to {name}")
+                })?;
+            show(context, &organisation)
+        }
         OrganisationCommand::Member(command) => {
+            let mut keys_to = None;
             let (organisation, person, new, edit) = match command {
                 MemberCommand::Add {
                     organisation,
@@ -159,7 +183,11 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
                 MemberCommand::Remove {
                     organisation,
                     person,
-                } => (organisation, person, None, MemberEdit::Remove),
+                    keys_to: to,
+                } => {
+                    keys_to = to.map(|to| find(context, &to)).transpose()?;
+                    (organisation, person, None, MemberEdit::Remove)
+                }
                 MemberCommand::Set {
                     organisation,
                     person,
@@ -178,7 +206,7 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
                 organisation: &organisation.id,
                 person: &person.id,
                 edit,
-                keys_to: None,
+                keys_to: keys_to.as_ref().map(|to| to.id.as_str()),
             };
             let changed = match new {
                 Some(role) => acting.add_member(&organisation.id, &person.id, role),
@@ -205,19 +233,27 @@ fn find_organisation(context: &CommandContext<'_>, id: &str) -> anyhow::Result<A
 }
 
 fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<()> {
-    let members = context.accounts.organisations();
-    let members = members.members(&organisation.id)?;
-    let lines = members.iter().map(|member| {
+    let found = context.accounts.organisations();
+    let domains = found.domains(&organisation.id)?.into_iter();
+    let members = found.members(&organisation.id)?.into_iter();
+    let members = members.map(|member| {
         let budget = member.budget.map(|budget| format!(" {budget}"));
         let (email, role) = (&member.email, member.role.name());
-        format!("  {email} {role}{}\n", budget.unwrap_or_default())
+        format!("{email} {role}{}", budget.unwrap_or_default())
     });
+    let invites = found.invites(&organisation.id, context.now_ms)?.into_iter();
+    let invites = invites.map(|invite| {
+        let (id, email, role) = (&invite.id, &invite.email, invite.role.name());
+        format!("invitation {id} {email} {role}")
+    });
+    let domains = domains.map(|domain| format!("domain {domain}"));
+    let lines = members.chain(invites).chain(domains);
     let text = format!(
         "{} {} {}\n{}",
         organisation.id,
         organisation.status.name(),
         organisation.label(),
-        lines.collect::<String>()
+        lines.map(|line| format!("  {line}\n")).collect::<String>()
     );
     let value = describe_organisation(context.accounts, context.billing, organisation)?;
     print(context.json, &value, &text)

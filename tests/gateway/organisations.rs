@@ -118,6 +118,44 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
         !world.ask(&overview).text().contains("laptop"),
         "her own account"
     );
+
+    // An operator does what the pages do: hands keys over, ends an invitation, enters a domain.
+    let ann = "ann@example.test";
+    world.json(&["org", "member", "add", &company.id, ann, "--role", "admin"]);
+    let create = ["key", "create", "--account", &company.id, "--name", "ci"];
+    let made = world.json(&[&create[..], &["--member", ann]].concat());
+    let token = world.form_token(&cookie);
+    let switch = format!("csrf={token}&account={}", company.id);
+    let switch = Request::form("/dashboard/switch", &switch).header("cookie", &cookie);
+    assert_eq!(world.ask(&switch).status, 303);
+    let token = world.form_token(&cookie);
+    let invite = format!("csrf={token}&email=bob@example.test&role=member");
+    let invite = Request::form("/dashboard/organisation/invites", &invite);
+    assert_eq!(world.ask(&invite.header("cookie", &cookie)).status, 200);
+    let shown = world.json(&["org", "domain", "add", &company.id, "example.test"]);
+    assert_eq!(shown["domains"], json!(["example.test"]));
+    let invite = shown["invites"][0]["invite_id"].as_str().unwrap();
+    let printed = world.command(&["org", "show", &company.id]);
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    for line in [
+        "  ann@example.test admin\n",
+        &format!("  invitation {invite} bob@example.test member\n"),
+        "  domain example.test\n",
+    ] {
+        assert!(printed.contains(line), "{printed}");
+    }
+    let shown = world.json(&["org", "revoke-invite", &company.id, invite]);
+    assert_eq!(shown["invites"], json!([]));
+    let again = world.command(&["org", "revoke-invite", &company.id, invite]);
+    assert!(!again.status.success());
+    let remove = ["org", "member", "remove", &company.id, ann];
+    let nobody = world.command(&[&remove[..], &["--keys-to", "bob@example.test"]].concat());
+    assert!(!nobody.status.success());
+    let removed = world.json(&[&remove[..], &["--keys-to", &owner.email]].concat());
+    assert_eq!(removed["members"].as_array().unwrap().len(), 1, "{removed}");
+    let key = Request::get("/v1/credits").bearer(made["key"].as_str().unwrap());
+    assert_eq!(world.ask(&key).status, 200, "handed over");
+
     let last = world.command(&["org", "member", "remove", &company.id, &owner.email]);
     assert!(!last.status.success());
     let shown = world.json(&["org", "list"]);
