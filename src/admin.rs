@@ -109,6 +109,14 @@ pub fn router(
             "/organisations/{account}/invites/{invite_id}/revoke",
             post(organisations::revoke_invite),
         )
+        .route(
+            "/organisations/{account}/domains",
+            post(organisations::add_domain),
+        )
+        .route(
+            "/organisations/{account}/domains/{domain}/remove",
+            post(organisations::remove_domain),
+        )
         .route("/openapi.json", get(openapi::document))
         .fallback(|| async { no_such_path() })
         .method_not_allowed_fallback(|| async { AdminError::WrongMethod })

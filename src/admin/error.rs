@@ -144,6 +144,7 @@ impl From<AccountError> for AdminError {
             | AccountError::BadKeyName
             | AccountError::HiddenCharInKeyName
             | AccountError::BadOrganisationName
+            | AccountError::BadDomain
             | AccountError::BadModels
             | AccountError::BadRate => Self::Invalid(error.to_string()),
             AccountError::NoAccount | AccountError::NoKey | AccountError::NoMember => {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 type JsonResult = Result<Json<Value>, AdminError>;
 type CreatedResult = Result<(StatusCode, Json<Value>), AdminError>;
-/// The organisation, and what the path names below it: a person or an invitation.
+/// The organisation, and what the path names below it: a person, an invitation or a domain.
 type PairParam = Result<Path<(String, String)>, PathRejection>;
 
 #[derive(Deserialize)]
@@ -64,6 +64,12 @@ struct MemberBody {
 struct RemovalBody {
     /// Id or e-mail of the member who gets the keys.
     keys_to: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DomainBody {
+    domain: String,
 }
 
 pub async fn list(
@@ -189,6 +195,43 @@ pub async fn revoke_invite(
         let acting = app.accounts.with_actor(&by, now_ms());
         acting.revoke_member_invite(MemberAuthority::Operator, &organisation.id, &invite)?;
         log_act(&by, "revoked an invitation to", &organisation);
+        describe(app, &organisation)
+    })
+    .await
+}
+
+pub async fn add_domain(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    name: Result<Path<String>, PathRejection>,
+    body: BodyResult,
+) -> CreatedResult {
+    let DomainBody { domain } = parse_body(&body?)?;
+    let Path(name) = name?;
+    let described = set_domain(app, by, (name, domain), true).await?;
+    Ok((StatusCode::CREATED, described))
+}
+
+pub async fn remove_domain(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    names: PairParam,
+) -> JsonResult {
+    let Path(names) = names?;
+    set_domain(app, by, names, false).await
+}
+
+async fn set_domain(
+    app: Arc<AdminState>,
+    by: Actor,
+    (name, domain): (String, String),
+    is_claimed: bool,
+) -> JsonResult {
+    app.run_write(move |app| {
+        let organisation = find_organisation(app, &name)?;
+        let acting = app.accounts.with_actor(&by, now_ms());
+        acting.set_domain(&organisation.id, &domain, is_claimed)?;
+        log_act(&by, "changed a domain of", &organisation);
         describe(app, &organisation)
     })
     .await

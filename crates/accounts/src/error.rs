@@ -67,7 +67,7 @@ pub enum AccountError {
     TooManyOrganisations,
     #[error("an organisation can have at most {MAX_MEMBERS} members and open invitations")]
     TooManyMembers,
-    #[error("there is no such organisation, member or open invitation")]
+    #[error("there is no such organisation, member, claimed domain or open invitation")]
     NoMember,
     #[error("your role in this organisation does not allow this: ask one of its owners")]
     NotAllowed,

@@ -138,8 +138,8 @@ async fn the_document_leaves_out_what_is_off() {
     let all = document["paths"].as_object().unwrap();
     assert_eq!(
         all.len(),
-        paths + 13,
-        "four of payments, three of codes, six of organisations"
+        paths + 15,
+        "four of payments, three of codes, eight of organisations"
     );
 }
 
@@ -375,6 +375,18 @@ async fn responses_conform_to_the_document() {
             "post",
             "/organisations/{account}/invites/{invite_id}/revoke",
             format!("{organisation}/invites/none/revoke"),
+            "",
+        ),
+        (
+            "post",
+            "/organisations/{account}/domains",
+            format!("{organisation}/domains"),
+            r#"{"domain":"example.com"}"#,
+        ),
+        (
+            "post",
+            "/organisations/{account}/domains/{domain}/remove",
+            format!("{organisation}/domains/example.com/remove"),
             "",
         ),
         ("get", "/payments", "/payments".to_owned(), ""),

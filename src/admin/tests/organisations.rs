@@ -201,3 +201,38 @@ async fn an_operator_revokes_an_invitation() {
     assert_eq!(found.unwrap(), None);
     world.fails("POST", &revoke, "", 404, "not_found").await;
 }
+
+#[tokio::test]
+async fn an_operator_claims_a_domain_and_releases_it() {
+    let (world, path) = organisation().await;
+    let domains = format!("{path}/domains");
+    let body = json!({"domain": "Example.com"});
+    let claimed = world.post(&domains, &body).await;
+    assert_eq!(
+        (claimed.status, &claimed.json()["domains"]),
+        (201, &json!(["example.com"]))
+    );
+    let other = json!({"name": "Other", "owner": "a@example.com"});
+    let other = world.post("/organisations", &other).await.json();
+    let other = format!(
+        "/organisations/{}/domains",
+        other["account_id"].as_str().unwrap()
+    );
+    let taken = body.to_string();
+    world.fails("POST", &other, &taken, 422, "refused").await;
+    let release = format!("{domains}/example.com/remove");
+    let not_theirs = format!("{other}/example.com/remove");
+    world.fails("POST", &not_theirs, "", 404, "not_found").await;
+    let bad = json!({"domain": "ann@example.com"}).to_string();
+    world.fails("POST", &domains, &bad, 400, "invalid").await;
+    let released = world.ask("POST", &release, "").await;
+    assert_eq!(
+        (released.status, &released.json()["domains"]),
+        (200, &json!([]))
+    );
+    world.fails("POST", &release, "", 404, "not_found").await;
+    let acts = world.accounts.audit_log().rows(None, 99).unwrap();
+    let acts = acts.into_iter().filter(|row| row.act.contains("claim"));
+    let outcomes: Vec<_> = acts.map(|row| row.outcome.kind).collect();
+    assert_eq!(outcomes, [OutcomeKind::Refused, OutcomeKind::Done]);
+}
