@@ -49,6 +49,8 @@ pub struct SetupContext<'a> {
     models: Vec<Arc<CatalogModel>>,
     /// Index of the chosen model in `models`.
     chosen: usize,
+    /// True if programs can sign in to the gateway, without a key of a person.
+    pub has_logins: bool,
 }
 
 impl<'a> SetupContext<'a> {
@@ -74,7 +76,12 @@ impl<'a> SetupContext<'a> {
             key,
             models,
             chosen,
+            has_logins: false,
         })
+    }
+
+    pub fn with_logins(self, has_logins: bool) -> Self {
+        Self { has_logins, ..self }
     }
 
     /// Returns the model that the client uses unless its user chooses another one.

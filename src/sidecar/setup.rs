@@ -286,7 +286,8 @@ impl SetupClientPage {
     ) -> Self {
         let is_refused = !model.is_empty() && !models.iter().any(|known| known.id == model);
         let key = SetupKey::in_environment();
-        let context = SetupContext::new(&settings.base_url, key, models, Some(model), guide);
+        let context = SetupContext::new(&settings.base_url, key, models, Some(model), guide)
+            .map(|context| context.with_logins(settings.sign_in.device));
         let choices = |context: &SetupContext<'_>| {
             let chosen = &context.model().id;
             let choice = |model: &Arc<CatalogModel>| ModelChoice {

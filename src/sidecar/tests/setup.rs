@@ -269,3 +269,21 @@ async fn the_public_pages_keep_the_menu_of_a_session() {
     assert!(!page.body.contains(link) && page.headers["vary"] == "cookie");
     assert_eq!(page.headers["cache-control"], "no-cache");
 }
+
+#[tokio::test]
+async fn the_page_of_claude_code_offers_a_login_where_there_is_one() {
+    let on = [("signup:", "sign_in: {device: true}\nsignup:")];
+    for (config, is_offered) in [(&on[..], true), (&[][..], false)] {
+        let world = world(config).await;
+        for path in ["/docs/clients/claude-code", "/docs/clients/codex"] {
+            let page = world.get(path, "").await;
+            let is_offered = is_offered && path.ends_with("claude-code");
+            for says in [
+                "\"forceLoginGatewayUrl\": \"http://127.0.0.1:8080\"",
+                "model-gateway login --server ",
+            ] {
+                assert_eq!(shown(&page).contains(says), is_offered, "{path}: {says}");
+            }
+        }
+    }
+}
