@@ -183,7 +183,9 @@ async fn bad_answers_give_nobody_a_login() {
     let csrf = form_token(&world.accounts, bob.split_once('=').unwrap().1);
     let foreign = format!("csrf={csrf}&{sent}");
     assert_eq!(world.post("/device", &ann, &foreign).await.status, 403);
+    let csrf = form_token(&world.accounts, ann.split_once('=').unwrap().1);
     let elsewhere = [("cookie", ann.as_str()), ("origin", "https://evil.example")];
+    let sent = format!("csrf={csrf}&{sent}");
     let sent = world.ask("POST", "/device", &elsewhere, &sent).await;
     assert_eq!(sent.status, 403);
     // Another person's account does not pay, nor one that is suspended.
@@ -217,6 +219,11 @@ async fn bad_answers_give_nobody_a_login() {
         world.poll(&device_code).await,
         (400, "invalid_grant".into())
     );
+    let (_, code) = world.ask_for_login().await;
+    let approve = |_| async { world.approve(&ann, &own, &code).await.status };
+    let answers = futures_util::future::join_all((0..9).map(approve)).await;
+    let heard = answers.iter().filter(|status| **status == 200).count();
+    assert_eq!(heard, 1, "of answers at once: {answers:?}");
 }
 
 /// How a person signs in.
@@ -378,6 +385,9 @@ async fn polls_requests_and_guesses_are_limited() {
     assert_eq!(world.poll(&device_code).await, (400, "slow_down".into()));
 
     let ann = world.sign_up("ann@example.com").await;
+    for _ in 0..11 {
+        assert_eq!(world.answer(&ann, &code, "").await.status, 200, "no guess");
+    }
     for _ in 0..10 {
         assert_eq!(world.answer(&ann, "BBBB-BBBB", "").await.status, 422);
     }
@@ -428,13 +438,28 @@ async fn a_login_of_an_organisation_is_its_members_and_ends_with_them() {
     };
     let operating = world.accounts.with_actor(&operator, now_ms());
     operating
-        .add_member(&organisation, &person, OrganisationRole::Member)
+        .add_member(&organisation, &person, OrganisationRole::Billing)
         .unwrap();
+    let page = world.answer(&bob, &code, "").await;
+    assert!(page.body.contains("My account (bob@example.com)") && !page.body.contains("Acme"));
+    let refused = world.approve(&bob, &organisation, &code).await;
+    assert_eq!(refused.status, 422, "a role without keys");
+    for edit in [
+        MemberEdit::Role(OrganisationRole::Member),
+        MemberEdit::Budget(Some("2.5/week".parse().unwrap())),
+    ] {
+        let authority = MemberAuthority::Operator;
+        let changed = operating.change_member(authority, &organisation, &person, edit, None);
+        changed.unwrap();
+    }
     assert_eq!(world.approve(&bob, &organisation, &code).await.status, 200);
     let (_, tokens) = world.poll_for_tokens(&device_code).await;
     let principal = world.accounts.api_keys();
     let principal = principal.authenticate(tokens["access_token"].as_str().unwrap(), now_ms());
-    assert_eq!(*principal.unwrap().account_id, *organisation);
+    let principal = principal.unwrap();
+    assert_eq!(*principal.account_id, *organisation);
+    let budget = principal.spend_limits()[1].map(|limit| limit.to_string());
+    assert_eq!(budget.as_deref(), Some("2.5/week"), "the member's budget");
 
     let path = format!("/dashboard/organisation/members/{person}/remove");
     let logins = world.accounts.logins();

@@ -8,6 +8,8 @@ use crate::organisations::tests::{by, open};
 use crate::{AccountStatus, Accounts, AuthError, MemberAuthority, MemberEdit, Principal};
 use credits::limits::{Period, SpendLimit};
 use credits::money::Micro;
+use std::sync::Barrier;
+use std::thread;
 use tempfile::TempDir;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -204,6 +206,14 @@ fn a_request_that_is_refused_expired_or_guessed_gives_nothing() {
 
     let late = world.request(NOW);
     let end = NOW + DEVICE_REQUEST_MS;
+    let is_open = |request: &NewDeviceRequest, at: i64| {
+        let logins = world.accounts.device_logins();
+        logins
+            .open_request(&request.user_code, at)
+            .unwrap()
+            .is_some()
+    };
+    assert!(!is_open(&refused, NOW) && is_open(&late, end - 1) && !is_open(&late, end));
     assert!(!world.approve(&late.user_code, end) && !world.refuse(&late.user_code, end));
     assert_eq!(poll_name(&world.poll(&late, end)), "expired");
     // Approved in time and fetched too late.
@@ -250,6 +260,58 @@ fn requests_have_a_limit_and_end() {
     let later = NOW + 2 + 2 * DEVICE_REQUEST_MS;
     assert!(insert(4, later, "BBBBBBBB"));
     assert!(!is_there(2) && !is_there(3), "old ones are deleted");
+}
+
+#[test]
+fn one_request_too_many_ends_the_oldest_of_all() {
+    let world = world();
+    let (oldest, second) = (world.request(NOW), world.request(NOW + 1));
+    let fill =
+        "WITH RECURSIVE number(n) AS (SELECT 3 UNION ALL SELECT n + 1 FROM number WHERE n < ?3)
+                INSERT INTO device_request(
+                  hash, user_code, client, address, created_at_ms, expires_at_ms, status)
+                SELECT randomblob(32), 'code ' || n, '', '', ?1, ?2, 'open' FROM number";
+    let values = [NOW + 2, NOW + 2 + DEVICE_REQUEST_MS, MAX_REQUESTS];
+    let database = world.accounts.database();
+    let filled = database.with_writer(|writer| writer.execute(fill, values).unwrap());
+    assert_eq!(filled, 9_998);
+    assert_eq!(poll_name(&world.poll(&oldest, NOW)), "open");
+    let newest = world.request(NOW + 3);
+    assert_eq!(poll_name(&world.poll(&oldest, NOW)), "unknown");
+    for request in [&second, &newest] {
+        assert_eq!(poll_name(&world.poll(request, NOW)), "open");
+    }
+}
+
+/// Counts the successes of eight who try at the same time.
+fn successes_at_once(attempt: impl Fn() -> bool + Sync) -> usize {
+    let start = Barrier::new(8);
+    let attempt = || {
+        start.wait();
+        attempt()
+    };
+    thread::scope(|scope| {
+        let attempts = [(); 8].map(|()| scope.spawn(attempt));
+        let attempts = attempts.map(|attempt| attempt.join().unwrap());
+        attempts
+            .into_iter()
+            .filter(|is_success| *is_success)
+            .count()
+    })
+}
+
+#[test]
+fn of_all_who_approve_a_code_or_fetch_its_login_at_once_one_succeeds() {
+    let world = world();
+    for _ in 0..4 {
+        let request = world.request(NOW);
+        let approve = || world.approve(&request.user_code, NOW);
+        assert_eq!(successes_at_once(approve), 1);
+        let fetch = || poll_name(&world.poll(&request, NOW)) == "approved";
+        assert_eq!(successes_at_once(fetch), 1);
+    }
+    let keys = world.accounts.api_keys().keys(&world.ann).unwrap();
+    assert_eq!((keys.len(), world.acts().len()), (4, 4));
 }
 
 #[test]
