@@ -100,12 +100,12 @@ fn no_thread_that_serves_requests_reads_writes_or_opens_a_file() {
         ("ledger-writer", "ledger.db"),
         ("row-reads", "app.db"),
         ("row-reads", "ledger.db"),
+        ("row-checks", "app.db-shm"),
+        ("row-checks", "ledger.db-shm"),
     ] {
         assert!(!of(thread, file).is_empty(), "{thread}: {calls:#?}");
     }
-    // The index of a database's log is memory that processes share.
-    let mut of_edge = of(EDGE, "");
-    of_edge.retain(|call| !call.call.contains("-shm>"));
+    let of_edge = of(EDGE, "");
     assert!(of_edge.is_empty(), "{of_edge:#?}");
     world.close();
 }
@@ -321,5 +321,36 @@ fn a_signal_ends_a_gateway_whose_disk_does_not_answer() {
         assert_eq!(json!([ending["outcome"], ending["credits"]]), expected);
     }
     world.works(Chat, &account.key);
+    world.close();
+}
+
+#[test]
+fn a_key_that_cannot_be_checked_pays_for_nothing_and_holds_up_nobody_else() {
+    let (world, account) = served(Plan::default());
+    let request = Chat.whole(&account.key, "input=1 output=1");
+    let Some(frozen) = FrozenDisk::freeze_checks(&world) else {
+        return;
+    };
+    wait_for("the last check to be too old", SOON, || {
+        (world.ask(&request).status != 200).then_some(())
+    });
+    // More than there are threads that serve requests.
+    let mut waiting: Vec<_> = (0..16).map(|_| world.connect()).collect();
+    for connection in &mut waiting {
+        assert!(connection.send(&request.bytes()));
+    }
+    for _ in 0..20 {
+        assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+    }
+    world.json(&["key", "revoke", &account.key_id]);
+    for connection in &mut waiting {
+        refused(Chat, &connection.answer());
+    }
+    drop(frozen);
+    let answer = wait_for("the disk to answer", SOON, || {
+        let answer = world.ask(&request);
+        (answer.status != 503).then_some(answer)
+    });
+    assert_eq!(answer.status, 401, "{}", answer.text());
     world.close();
 }

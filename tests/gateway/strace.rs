@@ -116,16 +116,20 @@ pub struct FrozenDisk(#[expect(dead_code, reason = "ends the freeze when it is d
 impl FrozenDisk {
     /// Holds up every thread that writes to a file that is in the data directory now.
     pub fn freeze(world: &World) -> Option<Self> {
-        let mut options = Vec::new();
-        for file in files_in(&world.data_dir()) {
-            options.extend(["-P".to_owned(), file.display().to_string()]);
-        }
-        options.extend([
-            "-e".to_owned(),
-            format!("trace={BLOCKING_CALLS}"),
-            "-e".to_owned(),
-            format!("inject={BLOCKING_CALLS}:delay_enter=1000000000"),
-        ]);
+        Self::hold_up(world, &files_in(&world.data_dir()), BLOCKING_CALLS)
+    }
+
+    /// Holds up every thread that checks a database for writes of other processes.
+    pub fn freeze_checks(world: &World) -> Option<Self> {
+        let mut files = files_in(&world.data_dir());
+        files.retain(|file| file.to_str().unwrap().ends_with("-shm"));
+        assert!(!files.is_empty(), "no database is open");
+        Self::hold_up(world, &files, "pread64")
+    }
+
+    fn hold_up(world: &World, files: &[PathBuf], calls: &str) -> Option<Self> {
+        let fault = format!("inject={calls}:delay_enter=1000000000");
+        let options = options_of(files, calls, fault);
         Tracer::attach(world, Path::new("/dev/null"), &options).map(Self)
     }
 }
@@ -146,18 +150,19 @@ impl RefusingFiles {
             path.contains(name) && !path.ends_with("-shm")
         });
         assert!(!files.is_empty(), "no file {name} in the data directory");
-        let mut options = Vec::new();
-        for file in files {
-            options.extend(["-P".to_owned(), file.display().to_string()]);
-        }
-        options.extend([
-            "-e".to_owned(),
-            format!("trace={BLOCKING_CALLS}"),
-            "-e".to_owned(),
-            format!("inject={BLOCKING_CALLS}:error={error}"),
-        ]);
+        let fault = format!("inject={BLOCKING_CALLS}:error={error}");
+        let options = options_of(&files, BLOCKING_CALLS, fault);
         Tracer::attach(world, Path::new("/dev/null"), &options).map(Self)
     }
+}
+
+/// Returns the options of a fault in these calls on these files.
+fn options_of(files: &[PathBuf], calls: &str, fault: String) -> Vec<String> {
+    let of_file = |file: &PathBuf| ["-P".to_owned(), file.display().to_string()];
+    let mut options: Vec<_> = files.iter().flat_map(of_file).collect();
+    options.extend(["-e".to_owned(), format!("trace={calls}")]);
+    options.extend(["-e".to_owned(), fault]);
+    options
 }
 
 fn files_in(dir: &Path) -> Vec<PathBuf> {

@@ -3,9 +3,9 @@
 //!
 //! An edge needs only [`ApiKeys::authenticate`]; with a shared store, it reads the keys there. The
 //! owner of a key is cached (`crates/ledger/src/sqlite/row_cache.rs`): a revocation by this process
-//! applies to the next request, and one by another process at most a millisecond later. This module
-//! must not depend on HTTP or money. Read next: `accounts.rs` and `api_key.rs`, `key.rs` (the
-//! format of a key), `sign_up.rs`, `session.rs`, `db.rs` and `db/rows.rs` (the rows).
+//! applies to the next request, and one by another process at most 50 ms later. This module must
+//! not depend on HTTP or money. Read next: `accounts.rs` and `api_key.rs`, `key.rs` (the format of
+//! a key), `sign_up.rs`, `session.rs`, `db.rs` and `db/rows.rs` (the rows).
 
 #![cfg_attr(
     test,

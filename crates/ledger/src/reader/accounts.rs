@@ -73,7 +73,7 @@ impl LedgerRows<'_> {
     }
 
     /// Returns the account like [`Self::account`], if its row is in memory. Never waits for the
-    /// disk. The row can lack a change that another process made within the last millisecond
+    /// disk. The row can lack a change that another process made within the last 50 ms
     /// (`sqlite/row_cache.rs`). This is safe, because the commit of an ending never debits more
     /// than the account has. It can also lack endings that this process has entered: they move the
     /// same credits from `paid` or `trial` to `applied`, so the sum that admission computes is the

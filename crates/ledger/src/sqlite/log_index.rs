@@ -1,8 +1,8 @@
 //! Reads the header of the index of a database's log (`-shm`), which every commit changes.
 //!
 //! SQLite reads the same bytes to learn whether others have written; their format is documented
-//! (<https://sqlite.org/walformat.html>). The file is memory that processes share: what SQLite has
-//! mapped is read without waiting for a disk. This file must not write.
+//! (<https://sqlite.org/walformat.html>). The file is memory that processes share, so a read rarely
+//! waits for a disk; it does where the file system does not answer. This file must not write.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -46,7 +46,7 @@ impl LogIndex {
         Ok(Self(file))
     }
 
-    /// Returns the header, or `None` if the file has none.
+    /// Returns the header, or `None` if the file has none. May wait for the file system.
     pub(super) fn header(&self) -> Option<LogHeader> {
         let mut header = [0; HEADER_BYTES];
         let read = rustix::io::pread(self.0, &mut header, 0).ok()?;

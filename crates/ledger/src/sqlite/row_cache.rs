@@ -4,42 +4,59 @@
 //! account's balance. A read costs SQLite two locks of the operating system and, after each commit,
 //! a reload of its pages, for which it may wait for the disk; [`RowCache::peek`] costs one map
 //! look-up and never waits. A write of this process clears the cache before the write returns,
-//! unless [`RowCache::keep_rows`] says that it leaves the rows right. The cache detects a write of
-//! another process by the header of SQLite's log ([`LogIndex`]), which it reads at most once per
-//! [`ROW_CACHE_CHECK_INTERVAL`]: a row can be stale for that time. A caller that cannot accept a
-//! stale row must read the database, or clear the cache first. This file must not depend on a
-//! table.
+//! unless [`RowCache::keep_rows`] says that it leaves the rows right.
+//!
+//! The header of SQLite's log ([`LogIndex`]) shows a write of another process. A thread of its own
+//! reads it for [`RowCache::peek`], at most once per [`ROW_CACHE_CHECK_INTERVAL`] and only while
+//! callers use rows. A row can be stale for [`ROW_CACHE_MAX_AGE`]: if no check that has ended is
+//! newer, because nobody used a row or because the file system does not answer, the caller must
+//! read it like one that was never cached. A caller that cannot accept a stale row must read the
+//! database, or clear the cache first. This file must not depend on a table.
 
 use super::log_index::{LogHeader, LogIndex};
 use crate::StoreError;
 use crate::sqlite;
+use base::queue::{QueueSender, bounded_queue};
 use rusqlite::Connection;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum time for which a write of another process can go unnoticed.
+/// Age of the last check for writes of other processes at which the next one is due.
 pub const ROW_CACHE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum time for which a write of another process can go unnoticed. It must be much longer than
+/// a thread that read a row waits for a processor, or the row is too old when it is used.
+pub const ROW_CACHE_MAX_AGE: Duration = Duration::from_millis(50);
 /// Maximum number of cached rows. One more clears the cache.
 const MAX_ROWS: usize = 16_384;
 
-pub struct RowCache<V>(Mutex<CachedRows<V>>);
+pub struct RowCache<V> {
+    checked: Arc<CheckedRows<V>>,
+    /// Asks the thread for a check. The thread starts with the first one.
+    checks: OnceLock<QueueSender<()>>,
+    /// SQLite deletes the log and its index when the last connection is closed.
+    _connection: Mutex<Connection>,
+}
+
+struct CheckedRows<V> {
+    log: LogIndex,
+    /// No thread holds this lock while it reads a file.
+    cached: Mutex<CachedRows<V>>,
+}
 
 struct CachedRows<V> {
     rows: HashMap<Vec<u8>, V>,
     /// Number of times that the cache was cleared. A row that was read before a clear is not
     /// inserted after it.
     turn: u64,
-    log: LogIndex,
     /// Header of the log at the last check.
     seen: Option<LogHeader>,
+    /// Time at which the newest check that has ended began.
     checked_at: Instant,
-    /// SQLite deletes the log and its index when the last connection is closed.
-    _connection: Connection,
 }
 
-impl<V: Clone> RowCache<V> {
+impl<V: Clone + Send + 'static> RowCache<V> {
     /// Opens a cache of rows of the database at `path`, which must exist.
     ///
     /// # Errors
@@ -48,24 +65,39 @@ impl<V: Clone> RowCache<V> {
         let connection = sqlite::open_reader(path, operation)?;
         // SQLite creates the index with the first read.
         sqlite::warm_up(&connection, operation)?;
-        Ok(Self(Mutex::new(CachedRows {
-            rows: HashMap::new(),
-            turn: 0,
-            log: LogIndex::open(path).map_err(|source| StoreError::io(operation, source))?,
-            seen: None,
-            checked_at: Instant::now(),
-            _connection: connection,
-        })))
+        let log = LogIndex::open(path).map_err(|source| StoreError::io(operation, source))?;
+        Ok(Self {
+            checked: Arc::new(CheckedRows {
+                log,
+                cached: Mutex::new(CachedRows {
+                    rows: HashMap::new(),
+                    turn: 0,
+                    seen: None,
+                    checked_at: Instant::now(),
+                }),
+            }),
+            checks: OnceLock::new(),
+            _connection: Mutex::new(connection),
+        })
     }
 
-    /// Returns the row of `key` if it is in the cache. Never waits for the disk.
+    /// Returns the row of `key` if it is in the cache and was checked less than
+    /// [`ROW_CACHE_MAX_AGE`] ago. Never waits for the disk.
     pub fn peek(&self, key: &[u8]) -> Option<V> {
-        let mut memory = self.lock();
-        memory.check_for_writes();
-        memory.rows.get(key).cloned()
+        let (row, age) = {
+            let cached = self.checked.lock();
+            let age = cached.age().filter(|age| *age < ROW_CACHE_MAX_AGE)?;
+            (cached.rows.get(key)?.clone(), age)
+        };
+        if age >= ROW_CACHE_CHECK_INTERVAL {
+            // The queue is full while the next check has not begun.
+            let _ = self.checks.get_or_init(|| self.start_checks()).try_send(());
+        }
+        Some(row)
     }
 
-    /// Returns the row of `key` from the cache or by `read`. A missing row is not cached.
+    /// Returns the row of `key` from the cache or by `read`. A missing row is not cached. May wait
+    /// for the disk.
     ///
     /// # Errors
     /// Returns the error of `read`.
@@ -74,77 +106,106 @@ impl<V: Clone> RowCache<V> {
         key: &[u8],
         read: impl FnOnce() -> Result<Option<V>, StoreError>,
     ) -> Result<Option<V>, StoreError> {
+        self.checked.check_if_due();
         let turn = {
-            let mut memory = self.lock();
-            memory.check_for_writes();
-            if let Some(row) = memory.rows.get(key) {
+            let cached = self.checked.lock();
+            if let Some(row) = cached.rows.get(key) {
                 return Ok(Some(row.clone()));
             }
-            memory.turn
+            cached.turn
         };
         let row = read()?;
         if let Some(row) = &row {
-            self.lock().insert(turn, key, row);
+            self.checked.lock().insert(turn, key, row);
         }
         Ok(row)
     }
 
     /// Clears the cache, so that the next look-up reads the database.
     pub fn clear(&self) {
-        self.lock().clear();
+        self.checked.lock().clear();
     }
 
     /// Returns the number of commits before one that leaves all cached rows right. The caller has
     /// begun the transaction, so no other process can commit.
     pub fn count_commits(&self) -> Option<u32> {
-        let mut memory = self.lock();
-        memory.compare_log();
-        memory.seen.map(LogHeader::commits)
+        self.checked.check().map(LogHeader::commits)
     }
 
     /// Keeps the rows beyond the one commit that followed [`RowCache::count_commits`]. They are
     /// cleared by the next check if there was another commit.
     pub fn keep_rows(&self, before: Option<u32>) {
-        let mut memory = self.lock();
-        let (seen, now) = (memory.seen.map(LogHeader::commits), memory.log.header());
+        let now = self.checked.log.header();
+        let mut cached = self.checked.lock();
+        let seen = cached.seen.map(LogHeader::commits);
         let next = before.map(|before| before.wrapping_add(1));
         if seen.is_some() && seen == before && now.map(LogHeader::commits) == next {
-            memory.seen = now;
+            cached.seen = now;
         }
     }
 
     /// Stops the check for other processes' writes for one minute.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn pause_checks(&self) {
-        let mut memory = self.lock();
-        memory.check_for_writes();
-        memory.checked_at = Instant::now() + Duration::from_secs(60);
+        self.checked.check();
+        self.checked.lock().checked_at = Instant::now() + Duration::from_secs(60);
     }
 
-    fn lock(&self) -> MutexGuard<'_, CachedRows<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn start_checks(&self) -> QueueSender<()> {
+        let (sender, receiver) = bounded_queue(1);
+        let checked = Arc::clone(&self.checked);
+        let started = std::thread::Builder::new()
+            .name("row-checks".into())
+            .spawn(move || {
+                while receiver.recv().is_ok() {
+                    checked.check_if_due();
+                }
+            });
+        if let Err(error) = started {
+            log::error!("cannot start the thread that checks for writes of others: {error}");
+        }
+        sender
     }
 }
 
-impl<V: Clone> CachedRows<V> {
-    fn check_for_writes(&mut self) {
-        if self.seen.is_some() && self.checked_at.elapsed() < ROW_CACHE_CHECK_INTERVAL {
-            return;
-        }
-        self.compare_log();
-        self.checked_at = Instant::now();
+impl<V> CheckedRows<V> {
+    fn lock(&self) -> MutexGuard<'_, CachedRows<V>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compare_log(&mut self) {
-        // If the header cannot be read, assume that the database has changed.
+    fn check_if_due(&self) {
+        let age = self.lock().age();
+        if age.is_none_or(|age| age >= ROW_CACHE_CHECK_INTERVAL) {
+            self.check();
+        }
+    }
+
+    /// Reads the header of the log, and clears the rows if it changed. May wait for the disk. Of
+    /// two checks at once, the older one may end last: then it clears the rows too.
+    fn check(&self) -> Option<LogHeader> {
+        let began = Instant::now();
         let header = self.log.header();
-        if header.is_none() || header != self.seen {
-            self.clear();
+        let mut cached = self.lock();
+        // If the header cannot be read, assume that the database has changed.
+        if header.is_none() || header != cached.seen {
+            cached.clear();
         }
-        self.seen = header;
+        cached.seen = header;
+        cached.checked_at = cached.checked_at.max(began);
+        header
+    }
+}
+
+impl<V> CachedRows<V> {
+    /// Returns the time since the last check; `None` if it could not read the header.
+    fn age(&self) -> Option<Duration> {
+        self.seen.map(|_| self.checked_at.elapsed())
     }
 
-    fn insert(&mut self, turn: u64, key: &[u8], row: &V) {
+    fn insert(&mut self, turn: u64, key: &[u8], row: &V)
+    where
+        V: Clone,
+    {
         // The database changed during the read, so this row may be out of date.
         if turn != self.turn {
             return;
@@ -212,8 +273,12 @@ mod tests {
                 .unwrap()
         }
 
+        fn set_age(&self, age: Duration) {
+            self.cache.checked.lock().checked_at = Instant::now() - age;
+        }
+
         fn make_check_due(&self) {
-            self.cache.lock().seen.take();
+            self.set_age(ROW_CACHE_CHECK_INTERVAL);
         }
     }
 
@@ -232,7 +297,7 @@ mod tests {
             (Some(1), 1),
             "within the time of a look it may be the old one"
         );
-        world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
+        world.make_check_due();
         assert_eq!(
             (world.get("a"), world.reads.get()),
             (Some(2), 2),
@@ -241,16 +306,43 @@ mod tests {
     }
 
     #[test]
+    fn a_row_is_not_in_memory_once_its_check_is_too_old() {
+        let world = World::new();
+        world.set("a", 1);
+        world.get("a");
+        world.cache.pause_checks();
+        assert_eq!(world.cache.peek(b"a"), Some(1));
+        world.set_age(ROW_CACHE_MAX_AGE);
+        assert_eq!(world.cache.peek(b"a"), None);
+        assert_eq!((world.get("a"), world.reads.get()), (Some(1), 1), "checked");
+    }
+
+    #[test]
+    fn a_row_in_use_is_checked_by_a_thread_of_its_own() {
+        let world = World::new();
+        world.set("a", 1);
+        world.get("a");
+        world.set("a", 2);
+        let began = Instant::now();
+        world.make_check_due();
+        while world.cache.peek(b"a").is_some() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never checked");
+            world.make_check_due();
+        }
+        assert_eq!(world.get("a"), Some(2));
+    }
+
+    #[test]
     fn nothing_is_read_anew_where_nobody_wrote() {
         let world = World::new();
         world.set("a", 1);
         for _ in 0..3 {
-            world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
+            world.make_check_due();
             assert_eq!(world.get("a"), Some(1));
         }
         // The first check has no counter to compare with; the later ones do.
         assert_eq!(world.reads.get(), 1);
-        world.make_check_due();
+        world.cache.checked.lock().seen.take();
         assert_eq!((world.get("a"), world.reads.get()), (Some(1), 2));
     }
 
@@ -284,20 +376,17 @@ mod tests {
     fn rows_outlive_one_commit_that_leaves_them_right_and_no_other() {
         let world = World::new();
         world.set("a", 1);
-        let make_check_due = || {
-            world.cache.lock().checked_at = Instant::now() - ROW_CACHE_CHECK_INTERVAL;
-        };
         assert_eq!(world.get("a"), Some(1));
         let before = world.cache.count_commits();
         world.set("b", 1);
         world.cache.keep_rows(before);
-        make_check_due();
+        world.cache.pause_checks();
         assert_eq!(world.cache.peek(b"a"), Some(1), "nothing but b has changed");
         let before = world.cache.count_commits();
         world.set("b", 2);
         world.set("a", 2);
         world.cache.keep_rows(before);
-        make_check_due();
+        world.cache.pause_checks();
         assert_eq!(world.cache.peek(b"a"), None, "somebody else has written");
         assert_eq!(world.get("a"), Some(2));
         // A commit before the count is seen by the count.
@@ -323,7 +412,7 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(
-            world.cache.lock().rows.len(),
+            world.cache.checked.lock().rows.len(),
             1,
             "one more than there is room for empties it"
         );
