@@ -13,16 +13,24 @@ use std::time::Duration;
 const ERASED_FILES: [&str; 3] = ["app.db", "idempotency.db", "refused.db"];
 const INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Starts the thread that empties logs every hour.
+/// Waits for the time at which [`start`] empties the logs again.
+pub fn wait_an_hour() -> bool {
+    std::thread::sleep(INTERVAL);
+    true
+}
+
+/// Starts the thread that empties logs each time that `wait` returns true. It ends with the first
+/// false.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
-pub fn start(data_dir: &Path) -> io::Result<()> {
+pub fn start(data_dir: &Path, mut wait: impl FnMut() -> bool + Send + 'static) -> io::Result<()> {
     let data_dir = data_dir.to_owned();
-    let run = move || loop {
-        std::thread::sleep(INTERVAL);
-        if let Err(error) = sqlite::truncate_logs(&data_dir, &ERASED_FILES) {
-            log::warn!("{error}; retrying in an hour");
+    let run = move || {
+        while wait() {
+            if let Err(error) = sqlite::truncate_logs(&data_dir, &ERASED_FILES) {
+                log::warn!("{error}; retrying in an hour");
+            }
         }
     };
     std::thread::Builder::new()
@@ -35,5 +43,41 @@ pub fn start(data_dir: &Path) -> io::Result<()> {
 pub fn write_back(data_dir: &Path) {
     if let Err(error) = sqlite::truncate_logs(data_dir, &[]) {
         log::warn!("{error}; nothing is lost, the log has what the file lacks");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn each_turn_empties_the_logs_of_the_files_with_personal_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = "ledger.db";
+        let databases = ERASED_FILES.iter().chain([&other]).map(|name| {
+            let database = sqlite::open(&dir.path().join(name), "open a file").unwrap();
+            database.execute_batch("CREATE TABLE t(a TEXT)").unwrap();
+            database
+        });
+        let databases: Vec<_> = databases.collect();
+        let log_bytes = |name: &str| {
+            let log = dir.path().join(format!("{name}-wal"));
+            std::fs::metadata(log).unwrap().len()
+        };
+        let (turn, turns) = mpsc::sync_channel(0);
+        start(dir.path(), move || turns.recv().is_ok()).unwrap();
+        for _ in 0..2 {
+            for database in &databases {
+                database.execute_batch("INSERT INTO t VALUES('x')").unwrap();
+            }
+            // The second one is taken once the first one has ended.
+            turn.send(()).unwrap();
+            turn.send(()).unwrap();
+            for name in ERASED_FILES {
+                assert_eq!(log_bytes(name), 0, "{name}");
+            }
+            assert!(log_bytes(other) > 0);
+        }
     }
 }

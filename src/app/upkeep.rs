@@ -29,7 +29,7 @@ pub fn complete_sign_ups(
 
 /// Starts a thread that empties the databases' logs.
 pub fn start_database_logs(data_dir: &Path) -> anyhow::Result<()> {
-    database_logs::start(data_dir)
+    database_logs::start(data_dir, database_logs::wait_an_hour)
         .context("cannot start the thread that empties the databases' logs")
 }
 

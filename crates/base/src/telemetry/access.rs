@@ -383,6 +383,32 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_stands_still_holds_up_a_flush_up_to_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        let log = AccessLog::start(&LogDestination::File(pipe.clone()), 16_384).unwrap();
+        // More than a pipe and a batch hold.
+        for _ in 0..4_096 {
+            log.write(record("req_1"));
+        }
+        let limit = Duration::from_millis(20);
+        let (ended, end) = sync_channel(1);
+        let flushed = log.clone();
+        std::thread::spawn(move || {
+            let began = std::time::Instant::now();
+            flushed.flush(limit);
+            ended.send(began.elapsed())
+        });
+        let took = end.recv_timeout(Duration::from_secs(60)).expect("an end");
+        assert!(took >= limit, "nobody reads: {took:?}");
+        // All lines come once somebody reads.
+        let lines = BufReader::new(File::open(&pipe).unwrap()).lines();
+        assert_eq!(lines.take(4_096).map(Result::unwrap).count(), 4_096);
+    }
+
+    #[test]
     fn a_pipe_that_nobody_reads_holds_up_neither_the_start_nor_a_reopening() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
