@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -58,16 +58,41 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
         });
     }
     create_private(path).map_err(|source| StoreError::Io { operation, source })?;
-    connect(path).map_err(|source| match source.sqlite_error_code() {
+    connect(path).map_err(|source| explain(path, operation, source))
+}
+
+/// Returns the error of a database that was opened. If the system refused a file, the text names
+/// it and its owner.
+fn explain(path: &Path, operation: &'static str, source: rusqlite::Error) -> StoreError {
+    match source.sqlite_error_code() {
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
             // Some of the library's messages contain the path already.
             let message = source.to_string();
             let message = message.trim_end_matches(&format!(": {}", path.display()));
             let refused = io::Error::new(io::ErrorKind::PermissionDenied, message);
-            StoreError::io(operation, file_owner::explain(path, &refused))
+            StoreError::io(
+                operation,
+                file_owner::explain(&refused_file(path), &refused),
+            )
         }
         _ => StoreError::Sqlite { operation, source },
-    })
+    }
+}
+
+/// Returns which file of a database was probably refused: the database, or its log or the index of
+/// the log if only that one belongs to somebody else.
+fn refused_file(path: &Path) -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    let is_foreign = |file: &Path| std::fs::metadata(file).is_ok_and(|file| file.uid() != user);
+    let with_end = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let mut parts = ["", "-wal", "-shm"].map(with_end).into_iter();
+    parts
+        .find(|file| is_foreign(file))
+        .unwrap_or_else(|| path.to_owned())
 }
 
 /// Migrates a database to the last of `migrations`. Each migration is applied once, in order, and
@@ -175,12 +200,13 @@ pub fn truncate_logs(dir: &Path, names: &[&str]) -> Result<(), StoreError> {
         if !is_meant || log.metadata().is_ok_and(|log| log.len() == 0) {
             continue;
         }
+        let path = dir.join(name);
         let truncate = || -> rusqlite::Result<()> {
-            let connection = open_existing(&dir.join(name))?;
+            let connection = open_existing(&path)?;
             connection.busy_timeout(TRUNCATE_TIMEOUT)?;
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         };
-        let truncated = truncate().map_err(|source| StoreError::sqlite(operation, source));
+        let truncated = truncate().map_err(|source| explain(&path, operation, source));
         outcome = outcome.and(truncated);
     }
     outcome
@@ -210,7 +236,7 @@ pub fn set_up_writer(connection: &Connection) -> rusqlite::Result<()> {
 pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
     let sql = |source| StoreError::Sqlite { operation, source };
     create_private(to).map_err(|source| StoreError::Io { operation, source })?;
-    let source = open_existing(from).map_err(sql)?;
+    let source = open_existing(from).map_err(|source| explain(from, operation, source))?;
     // A reader that wrote the log back would make the writer wait.
     source
         .execute_batch("PRAGMA wal_autocheckpoint = 0")
@@ -331,7 +357,7 @@ pub fn open_with_page_size(
             connection.pragma_update(None, "page_size", page_bytes)?;
             enable_wal(&connection)
         };
-        create().map_err(|source| StoreError::Sqlite { operation, source })?;
+        create().map_err(|source| explain(path, operation, source))?;
     }
     open(path, operation)
 }
@@ -362,7 +388,7 @@ pub fn create_unnamed(
         connection.pragma_update(None, "synchronous", "OFF")?;
         Ok(connection)
     };
-    let created = create().map_err(|source| StoreError::Sqlite { operation, source });
+    let created = create().map_err(|source| explain(path, operation, source));
     std::fs::remove_file(path).map_err(io)?;
     created
 }
@@ -571,6 +597,38 @@ mod tests {
             });
             assert_eq!(third.join().unwrap(), 42);
         });
+    }
+
+    /// Needs root: nobody else can give a file away.
+    #[test]
+    fn an_error_names_the_owner_of_the_file_that_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return test_world::skip("only root can create files for others");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["x.db", "x.db-wal", "x.db-shm"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        for name in ["x.db", "x.db-shm", "x.db-wal", "x.db"] {
+            let refused = rusqlite::Error::SqliteFailure(
+                rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN),
+                None,
+            );
+            let shown = explain(&path("x.db"), "open x", refused).to_string();
+            let start = format!("cannot open x: {}: ", path(name).display());
+            assert!(shown.starts_with(&start), "{name}: {shown}");
+            let owner = std::fs::metadata(path(name)).unwrap().uid();
+            let end = format!("it belongs to user ID {owner}, this process has user ID 0");
+            assert!(shown.ends_with(&end), "{name}: {shown}");
+            // The next turn finds the next one in this state, and at last the database.
+            let next = match name {
+                "x.db" => "x.db-shm",
+                "x.db-shm" => "x.db-wal",
+                _ => "x.db",
+            };
+            std::os::unix::fs::chown(path(next), Some(12_345), None).unwrap();
+        }
     }
 
     #[test]
