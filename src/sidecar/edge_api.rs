@@ -9,7 +9,7 @@ use super::state::Sidecar;
 use crate::billing::json;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::known_request::find_request;
-use crate::private_refusals::is_private_host;
+use crate::private_refusals::is_for_private_host;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
@@ -38,8 +38,7 @@ pub fn router(state: Sidecar) -> Router {
 /// Refuses a request that a browser sent to a public name. An edge sends the host `sidecar`
 /// in place of the one that its client asked.
 async fn refuse_public_names(request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST);
-    if host.is_none_or(|host| is_private_host(host.as_bytes(), &[])) {
+    if is_for_private_host(&request, &[]) {
         return next.run(request).await;
     }
     let message = "this address answers requests of edges only";

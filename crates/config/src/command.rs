@@ -12,7 +12,7 @@ use super::fault::{ConfigError, ConfigFault};
 use super::ledger::{LedgerSettings, PostgresLedger};
 use super::sign_in::SignInSettings;
 use super::signup::SignupSettings;
-use super::source::cannot_read;
+use super::source::{PIPE_READ_LIMIT, cannot_read, read_config};
 use super::store::StoreSettings;
 use super::validator::{ConfigValidator, PLACEHOLDER};
 use super::{raw, reader, yaml};
@@ -138,7 +138,7 @@ pub fn load_for_command(file: &Path) -> Result<CommandSettings, ConfigError> {
         faults,
         sources: Vec::new(),
     };
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let text = read_config(file, PIPE_READ_LIMIT).map_err(|error| {
         failed(vec![ConfigFault {
             line: 0,
             key: String::new(),

@@ -4,6 +4,7 @@
 
 use super::presets::{KnownModel, Preset};
 use super::raw;
+use super::source::{PIPE_READ_LIMIT, read_config};
 use llm_protocol::metered::ModelKind;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -20,7 +21,7 @@ pub struct ConfigNames {
 impl ConfigNames {
     /// Reads only the names. The file may have faults, and its variables need not be set.
     pub fn read(file: &Path) -> Self {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let text = read_config(file, PIPE_READ_LIMIT).unwrap_or_default();
         let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else {
             return Self::default();
         };

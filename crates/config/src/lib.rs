@@ -176,7 +176,7 @@ impl std::fmt::Display for SkippedVendor {
 /// Returns all faults of the file.
 pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
     let mut sources = vec![SourceFile::from_path(file)];
-    let outcome = source::read_config(file, PIPE_READ_LIMIT).map_err(|error| {
+    let outcome = source::read_config(file, source::PIPE_READ_LIMIT).map_err(|error| {
         vec![ConfigFault {
             line: 0,
             key: String::new(),
@@ -195,9 +195,6 @@ pub fn load(file: &Path, checks: FileChecks) -> Result<Settings, ConfigError> {
         }),
     }
 }
-
-/// Maximum time to wait for the writer of a config file that is a pipe.
-const PIPE_READ_LIMIT: Duration = Duration::from_secs(10);
 
 pub fn schema() -> serde_json::Value {
     reader::schema()

@@ -64,6 +64,9 @@ impl SourceFile {
     }
 }
 
+/// Maximum time to wait for the writer of a config file that is a pipe.
+pub(super) const PIPE_READ_LIMIT: Duration = Duration::from_secs(10);
+
 /// Reads a config file. The file may be a pipe, whose writer has time until `limit`.
 pub(super) fn read_config(path: &Path, limit: Duration) -> io::Result<String> {
     if std::fs::metadata(path)?.is_file() {
