@@ -117,27 +117,35 @@ struct Credentials {
     more_keys: usize,
     /// URL of the webhook, if there is one.
     webhook: Option<String>,
+    /// Names of the organisations in which the first proof of the mailbox ends what others may do.
+    organisations: Vec<String>,
 }
 
 const MAX_LISTED_KEYS: usize = 20;
 
 impl Credentials {
-    fn read(accounts: &Accounts, account: &str) -> Result<Self, StoreError> {
+    fn read(accounts: &Accounts, link: &OneTimeLink) -> Result<Self, StoreError> {
+        let account = &link.account;
         let mut keys = accounts.api_keys().keys(account)?;
         keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
         keys.sort_by_key(|key| std::cmp::Reverse(key.created_at_ms));
         let more_keys = keys.len().saturating_sub(MAX_LISTED_KEYS);
         keys.truncate(MAX_LISTED_KEYS);
         let webhook = Webhooks::new(accounts).find(account)?;
+        let organisations = match link.is_first_proof {
+            true => accounts.organisations().made_alone(account)?,
+            false => Vec::new(),
+        };
         Ok(Self {
             keys,
             more_keys,
             webhook: webhook.map(|webhook| webhook.url),
+            organisations,
         })
     }
 
     fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.webhook.is_none()
+        self.keys.is_empty() && self.webhook.is_none() && self.organisations.is_empty()
     }
 }
 
@@ -291,7 +299,7 @@ async fn find(
         Ok::<_, PageError>(Some(FoundLink {
             sets_password: link.purpose != LinkPurpose::Verify || link.is_first_proof && !is_own,
             email: account.email,
-            credentials: Credentials::read(&accounts, &link.account)?,
+            credentials: Credentials::read(&accounts, &link)?,
             link,
         }))
     });

@@ -142,7 +142,8 @@ impl OneTimeLinks<'_> {
     }
 
     /// Sets a password and uses up all password links of the account. All sessions of the account
-    /// end; with `ends_credentials`, its keys and webhook end too. Returns the account. If the link
+    /// end; with `ends_credentials`, its keys and webhook end too and, at the first proof of the
+    /// mailbox, what it made in organisations. Returns the account. If the link
     /// is unusable, nothing changes and the result is `None`. A password that is not allowed does
     /// not use the link up. Hashing the password takes a while.
     ///

@@ -93,6 +93,15 @@ impl Organisations<'_> {
         self.0.db.organisations().memberships(person)
     }
 
+    /// Returns the names of the organisations in which the first proof of a person's mailbox ends
+    /// what others may do: those that the person (by id) made, and is the only owner of.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn made_alone(&self, person: &str) -> Result<Vec<String>, StoreError> {
+        self.0.db.organisations().made_alone(person)
+    }
+
     /// Returns the members of an organisation (by id), by their addresses.
     ///
     /// # Errors

@@ -428,8 +428,15 @@ async fn the_first_proof_of_a_mailbox_ends_the_keys_of_whoever_signed_up_with_it
             .is_ok()
     };
     let of_stranger = key("<b>mine</b>");
+    let actor = accounts::Actor {
+        actor: id.clone(),
+        address: String::new(),
+    };
+    let acting = world.accounts.with_actor(&actor, now_ms());
+    acting.create_organisation("Acme", &id).unwrap();
     let link = world.mailed_link(&id, LinkPurpose::Reset);
     let page = world.get(&link, "").await;
+    assert!(page.body.contains("in the organisation Acme"));
     assert!(
         page.body
             .contains("Nobody has confirmed this e-mail before")

@@ -6,7 +6,7 @@
 
 use super::account_lifecycle::{WAITS_AT_MS, revoke_keys};
 use super::audit::{self, AuditEntry};
-use super::organisations::join_by_domain;
+use super::organisations::{end_unproven, join_by_domain};
 use super::rows::{IS_ACTIVE, first_column};
 use super::views::LinkRows;
 use super::webhooks;
@@ -91,10 +91,11 @@ impl LinkRows<'_> {
     }
 
     /// Uses up a link that sets a password. Sets the password and ends all sessions of the account;
-    /// with `ends_credentials`, its keys and webhook too. A mailed link also verifies the e-mail. A
-    /// verification link sets a password only if the e-mail was never verified before. Returns
-    /// false, and changes nothing, if the link is unusable, so only one of two concurrent requests
-    /// succeeds.
+    /// with `ends_credentials`, its keys and webhook too. A mailed link also verifies the e-mail.
+    /// If it is the first that does, `ends_credentials` also ends what others may do in the
+    /// account's own organisations. A verification link sets a password only if the e-mail was
+    /// never verified before. Returns false, and changes nothing, if the link is unusable, so only
+    /// one of two concurrent requests succeeds.
     pub fn set_password_by_link(
         &self,
         hash: &[u8; 32],
@@ -117,8 +118,14 @@ impl LinkRows<'_> {
             )?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [&account])?;
             if ends_credentials {
-                revoke_keys(transaction, &account, now_ms)?;
-                webhooks::remove(transaction, &account, now_ms)?;
+                let mut ended = vec![account.clone()];
+                if !by_operator && !is_verified(transaction, &account)? {
+                    ended.extend(end_unproven(transaction, &account, act)?);
+                }
+                for account in &ended {
+                    revoke_keys(transaction, account, now_ms)?;
+                    webhooks::remove(transaction, account, now_ms)?;
+                }
             }
             if !by_operator {
                 verify_email(transaction, &account, now_ms)?;
@@ -189,6 +196,14 @@ pub(crate) fn verify_email(
         params![account, WAITS_AT_MS],
     )?;
     Ok(())
+}
+
+fn is_verified(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT verified_at_ms IS NOT NULL FROM account WHERE id = ?1",
+        [account],
+        first_column,
+    )
 }
 
 /// Returns the account of a usable link, and whether an operator created the link. The SQL

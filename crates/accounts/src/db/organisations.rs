@@ -150,6 +150,20 @@ impl OrganisationRows<'_> {
         })
     }
 
+    /// Returns the names of the organisations in which the first proof of a person's mailbox ends
+    /// what others may do.
+    pub fn made_alone(&self, person: &str) -> Result<Vec<String>, StoreError> {
+        self.0
+            .read("list the organisations of a person alone", |connection| {
+                connection
+                    .prepare_cached(&format!(
+                        "SELECT a.organisation {MADE_ALONE} ORDER BY lower(a.organisation), a.id"
+                    ))?
+                    .query_map([person], first_column)?
+                    .collect()
+            })
+    }
+
     /// Returns the members of an organisation, by their addresses.
     pub fn members(&self, account: &str) -> Result<Vec<Member>, StoreError> {
         self.0.read("list an organisation's members", |connection| {
@@ -555,6 +569,70 @@ pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusq
     )
 }
 
+/// SQL of the organisations that a person has made, and is the only owner of. An operator's are
+/// none of these.
+const MADE_ALONE: &str = "FROM membership m JOIN account a ON a.id = m.account
+    WHERE m.person = ?1 AND m.role = 'owner'
+      AND NOT EXISTS(SELECT 1 FROM membership other
+        WHERE other.account = m.account AND other.person <> ?1 AND other.role = 'owner')
+      AND EXISTS(SELECT 1 FROM audit
+        WHERE object = m.account AND act = 'organisation.create' AND actor = ?1)";
+
+/// Ends what a stranger who signed up with the address of a person could have let others do in
+/// organisations: the person's invitations and, in organisations of the person alone, all
+/// invitations and other members. Returns these organisations, whose keys and webhooks the caller
+/// ends. `act` is the first proof of the mailbox.
+pub(crate) fn end_unproven(
+    transaction: &Transaction<'_>,
+    person: &str,
+    act: &AuditEntry<'_>,
+) -> rusqlite::Result<Vec<String>> {
+    let organisations: Vec<String> = transaction
+        .prepare(&format!("SELECT a.id {MADE_ALONE}"))?
+        .query_map([person], first_column)?
+        .collect::<Result<_, _>>()?;
+    for organisation in &organisations {
+        let others: Vec<(String, OrganisationRole)> = transaction
+            .prepare("SELECT person, role FROM membership WHERE account = ?1 AND person <> ?2")?
+            .query_map([&**organisation, person], |row| {
+                Ok((row.get(0)?, role_at(row, 1)?))
+            })?
+            .collect::<Result<_, _>>()?;
+        for (other, role) in others {
+            append_removal(transaction, organisation, (&other, role), act)?;
+        }
+        transaction.execute(
+            "DELETE FROM membership WHERE account = ?1 AND person <> ?2",
+            [&**organisation, person],
+        )?;
+        transaction.execute(
+            "DELETE FROM member_invite WHERE account = ?1",
+            [organisation],
+        )?;
+    }
+    transaction.execute("DELETE FROM member_invite WHERE invited_by = ?1", [person])?;
+    Ok(organisations)
+}
+
+/// Adds the line that a member was removed with the keys.
+fn append_removal(
+    transaction: &Transaction<'_>,
+    organisation: &str,
+    (person, role): (&str, OrganisationRole),
+    act: &AuditEntry<'_>,
+) -> rusqlite::Result<()> {
+    let before = json!({"person": person, "role": role.name()}).to_string();
+    let after = json!({"person": person, "role": null, "keys_to": null}).to_string();
+    let entry = AuditEntry {
+        act: "organisation.remove",
+        object: organisation,
+        before: &before,
+        after: &after,
+        ..*act
+    };
+    audit::append(transaction, &entry)
+}
+
 /// Ends the memberships and invitations of a deleted account: of a person, or of an organisation.
 /// Each organisation that a person was in has a line in the audit log. `act` is the deletion.
 pub(crate) fn end_memberships(
@@ -567,16 +645,7 @@ pub(crate) fn end_memberships(
         .query_map([account], |row| Ok((row.get(0)?, role_at(row, 1)?)))?
         .collect::<Result<_, _>>()?;
     for (organisation, role) in memberships {
-        let before = json!({"person": account, "role": role.name()}).to_string();
-        let after = json!({"person": account, "role": null, "keys_to": null}).to_string();
-        let entry = AuditEntry {
-            act: "organisation.remove",
-            object: &organisation,
-            before: &before,
-            after: &after,
-            ..*act
-        };
-        audit::append(transaction, &entry)?;
+        append_removal(transaction, &organisation, (account, role), act)?;
     }
     transaction.execute(
         "DELETE FROM membership WHERE person = ?1 OR account = ?1",

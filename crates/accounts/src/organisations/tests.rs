@@ -514,6 +514,63 @@ fn the_first_proof_of_a_mailbox_ends_what_a_stranger_made_in_an_organisation() {
 }
 
 #[test]
+fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations() {
+    let world = world();
+    let (stranger, organisation) = (&world.owner, &world.organisation);
+    let friend = world.member("friend@example.com", OrganisationRole::Admin);
+    let key = world.key(&friend).unwrap();
+    let invite = || world.invite(stranger, "next@example.com", OrganisationRole::Member);
+    let token = invite().unwrap();
+    let webhooks = world.accounts.database().webhooks();
+    let hook = "https://stranger.example.com";
+    assert!(
+        webhooks
+            .set_webhook(organisation, hook, &[7; 32], NOW)
+            .unwrap()
+    );
+    // Organisations that are not the stranger's alone.
+    let open = |by_whom: &str, second: OrganisationRole| {
+        let (maker, operator) = (by(by_whom), by("uid 0"));
+        let acting = world.accounts.with_actor(&maker, NOW);
+        let id = acting.create_organisation("Other", stranger).unwrap().id;
+        let acting = world.accounts.with_actor(&operator, NOW);
+        acting.add_member(&id, &friend, second).unwrap();
+        id
+    };
+    let others = [
+        open("uid 0", OrganisationRole::Member),
+        open(stranger, OrganisationRole::Owner),
+    ];
+    let organisations = world.accounts.organisations();
+    assert_eq!(organisations.made_alone(stranger).unwrap(), ["Acme"]);
+    let links = world.accounts.one_time_links();
+    let prove = |ends_credentials: Option<bool>| {
+        let link = links.create_own_link(stranger, LinkPurpose::Reset, NOW);
+        let token = link.unwrap().token;
+        let set = links.set_password_by_link(&token, PASSWORD, ends_credentials, "", NOW);
+        assert_eq!(set.unwrap().as_ref(), Some(stranger));
+    };
+    prove(None);
+    let owner = ("owner@example.com".to_owned(), OrganisationRole::Owner);
+    assert_eq!(world.roles(), [owner]);
+    assert!(!world.works(&key));
+    assert!(organisations.invite(&token, NOW).unwrap().is_none());
+    assert!(webhooks.webhook(organisation).unwrap().is_none());
+    for other in &others {
+        assert_eq!(organisations.members(other).unwrap().len(), 2);
+    }
+
+    // From then on, the organisation is its holder's.
+    invite().unwrap();
+    let operator = by("uid 0");
+    let acting = world.accounts.with_actor(&operator, NOW);
+    let again = acting.add_member(organisation, &friend, OrganisationRole::Admin);
+    again.unwrap();
+    prove(Some(true));
+    assert_eq!(world.roles().len(), 2);
+}
+
+#[test]
 fn nobody_signs_in_to_an_organisation() {
     let world = world();
     let id = &world.organisation;
