@@ -172,56 +172,60 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
                 })?;
             show(context, &organisation)
         }
-        OrganisationCommand::Member(command) => {
-            let mut keys_to = None;
-            let (organisation, person, new, edit) = match command {
-                MemberCommand::Add {
-                    organisation,
-                    person,
-                    role,
-                } => (organisation, person, Some(role), MemberEdit::Role(role)),
-                MemberCommand::Remove {
-                    organisation,
-                    person,
-                    keys_to: to,
-                } => {
-                    keys_to = to.map(|to| find(context, &to)).transpose()?;
-                    (organisation, person, None, MemberEdit::Remove)
-                }
-                MemberCommand::Set {
-                    organisation,
-                    person,
-                    role,
-                    budget,
-                } => {
-                    let of_budget = MemberEdit::Budget(budget.and_then(|NewBudget(limit)| limit));
-                    let edit = role.map_or(of_budget, MemberEdit::Role);
-                    (organisation, person, None, edit)
-                }
-            };
-            let organisation = find_organisation(context, &organisation)?;
-            let person = find(context, &person)?;
-            let change = MemberUpdate {
-                authority: MemberAuthority::Operator,
-                organisation: &organisation.id,
-                person: &person.id,
-                edit,
-                keys_to: keys_to.as_ref().map(|to| to.id.as_str()),
-            };
-            let changed = match new {
-                Some(role) => acting.add_member(&organisation.id, &person.id, role),
-                None => change_member(context.accounts, &by, &change),
-            };
-            changed.with_context(|| {
-                format!(
-                    "cannot change {} in {}",
-                    person.label(),
-                    organisation.label()
-                )
-            })?;
-            show(context, &organisation)
-        }
+        OrganisationCommand::Member(command) => change_members(command, context),
     }
+}
+
+fn change_members(command: MemberCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let mut keys_to = None;
+    let (organisation, person, new, edit) = match command {
+        MemberCommand::Add {
+            organisation,
+            person,
+            role,
+        } => (organisation, person, Some(role), MemberEdit::Role(role)),
+        MemberCommand::Remove {
+            organisation,
+            person,
+            keys_to: to,
+        } => {
+            keys_to = to.map(|to| find(context, &to)).transpose()?;
+            (organisation, person, None, MemberEdit::Remove)
+        }
+        MemberCommand::Set {
+            organisation,
+            person,
+            role,
+            budget,
+        } => {
+            let of_budget = MemberEdit::Budget(budget.and_then(|NewBudget(limit)| limit));
+            let edit = role.map_or(of_budget, MemberEdit::Role);
+            (organisation, person, None, edit)
+        }
+    };
+    let organisation = find_organisation(context, &organisation)?;
+    let person = find(context, &person)?;
+    let change = MemberUpdate {
+        authority: MemberAuthority::Operator,
+        organisation: &organisation.id,
+        person: &person.id,
+        edit,
+        keys_to: keys_to.as_ref().map(|to| to.id.as_str()),
+    };
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let changed = match new {
+        Some(role) => acting.add_member(&organisation.id, &person.id, role),
+        None => change_member(context.accounts, &by, &change),
+    };
+    changed.with_context(|| {
+        format!(
+            "cannot change {} in {}",
+            person.label(),
+            organisation.label()
+        )
+    })?;
+    show(context, &organisation)
 }
 
 fn find_organisation(context: &CommandContext<'_>, id: &str) -> anyhow::Result<Account> {
