@@ -17,8 +17,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a client waits after an answer that asks it to come back.
-const PAUSE: Duration = Duration::from_millis(500);
+/// How long a client waits after an answer that asks it to come back, and at most after several in
+/// a row: two thousand clients that all come back at once would keep the store busy for ever.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(4);
+/// Parallel requests of each member that spend what the kills left over.
+const AT_ONCE_AFTER_KILLS: usize = 2;
 /// Kills release credits that were held, so the budgets are spent in several waves.
 const MAX_WAVES: usize = 10;
 
@@ -217,24 +221,26 @@ impl Member {
 
     /// One client: repeats the request at one edge after the other until the budget refuses it.
     fn spend_at(&self, edges: &[u16], first: usize) -> Seen {
-        let mut seen = Seen::default();
+        let (mut seen, mut pause) = (Seen::default(), MIN_PAUSE);
         for edge in edges.iter().cycle().skip(first % edges.len()) {
-            let Some(answer) = try_ask(*edge, &self.request) else {
-                seen.cut += 1;
-                std::thread::sleep(PAUSE);
-                continue;
-            };
-            match answer.status {
-                200 => drop(seen.whole.insert(answer.request_id())),
-                402 if answer.has("\"member_budget\"") => break,
-                status => {
-                    seen.odd.push(format!("{status} {}", answer.text()));
-                    if status == 402 {
+            match try_ask(*edge, &self.request) {
+                None => seen.cut += 1,
+                Some(answer) if answer.status == 200 => {
+                    seen.whole.insert(answer.request_id());
+                    pause = MIN_PAUSE;
+                    continue;
+                }
+                Some(answer) if answer.has("\"member_budget\"") => break,
+                Some(answer) => {
+                    seen.odd
+                        .push(format!("{} {}", answer.status, answer.text()));
+                    if answer.status == 402 {
                         break;
                     }
-                    std::thread::sleep(PAUSE);
                 }
             }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(MAX_PAUSE);
         }
         seen
     }
@@ -297,6 +303,7 @@ impl Campaign {
         let took = began.elapsed();
         let calm = Self {
             kills: &[],
+            at_once: AT_ONCE_AFTER_KILLS,
             ..*self
         };
         let mut waves = 1;
@@ -327,7 +334,7 @@ impl Campaign {
             assert!(killed.contains(victim), "{victim:?} met no request");
         }
         company.adds_up(&fleet, &seen);
-        company.admits_one_more(&mut fleet, &calm);
+        company.admits_one_more(&mut fleet, self.at_once);
         audited(&fleet);
         fleet.close();
     }
@@ -376,11 +383,17 @@ impl Company {
     }
 
     /// Raises a budget by the cost of one request: of many at once, one is admitted.
-    fn admits_one_more(&self, fleet: &mut Fleet, calm: &Campaign) {
+    fn admits_one_more(&self, fleet: &mut Fleet, at_once: usize) {
         let (member, id) = (&self.members[0], &self.account.id);
         member.set_budget(fleet, id, member.paid_for + 1, self.cost);
         let admitted = wait_for("the edges to know the budget", SOON, || {
-            let (seen, _) = self.spend(fleet, &self.members[..1], calm);
+            let calm = Campaign {
+                members: 1,
+                at_once,
+                paid_for: 1,
+                kills: &[],
+            };
+            let (seen, _) = self.spend(fleet, &self.members[..1], &calm);
             let admitted = seen.iter().map(|seen| seen.whole.len()).sum();
             Some(admitted).filter(|admitted: &usize| *admitted > 0)
         });
