@@ -165,11 +165,7 @@ async fn answer_early(
         intake::keep_alive_past_body(session);
     }
     respond::send_failure(session, ctx, failure).await?;
-    // A process that is short of resources must not read more, and a client that sends too slowly
-    // has used up its time.
-    if failure.status(ctx.record.surface) < 500 && failure.kind != Kind::BodyTimeout {
-        intake::discard_body(session).await;
-    }
+    intake::discard_refused_body(session, failure, ctx.record.surface).await;
     Ok(())
 }
 

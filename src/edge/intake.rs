@@ -28,7 +28,7 @@ pub use body::{declared_body_bytes, decode_body, read_body, read_page_body};
 pub use body_limits::BodyLimits;
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use coding::{ContentCoding, DecodeAttempt, decode};
-pub use early_response::{discard_body, keep_alive_past_body};
+pub use early_response::{discard_body, discard_refused_body, keep_alive_past_body};
 pub use exchange::{AbortReason, Deadlines, DeferredHead, ExchangeState, KeyEnd};
 
 use buffered_session::{BufferedDownstream, RESTORE_SESSION_CODE};

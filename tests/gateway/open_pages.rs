@@ -6,6 +6,7 @@ use crate::client::{self, Answer, Connection, Request};
 use crate::h2::{ACK, END_HEADERS, Fields, H2, HEADERS, SETTINGS, block, field};
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -221,6 +222,31 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
     assert_eq!(large.status, 413, "{}", large.text());
     let chunked = world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).chunked(100));
     assert_eq!(chunked.status, 413, "{}", chunked.text());
+    world.close();
+}
+
+#[test]
+fn an_upload_that_is_too_large_for_a_page_reaches_clients_as_413() {
+    let world = World::new();
+    let upload = world.dir.path().join("upload");
+    std::fs::write(&upload, vec![b'x'; 4_000_000]).unwrap();
+    let url = format!("http://127.0.0.1:{}/dashboard/sign-in", world.edge);
+    for options in [
+        ["--http2-prior-knowledge", "expect:"],
+        ["--http1.1", "expect:"],
+        ["--http1.1", "expect: 100-continue"],
+    ] {
+        let output = Command::new("curl")
+            .args([options[0], "--header", options[1]])
+            .args(["--silent", "--show-error", "--max-time", "60", "--output"])
+            .args(["/dev/null", "--write-out", "%{http_code}", "--data-binary"])
+            .arg(format!("@{}", upload.display()))
+            .arg(&url)
+            .output()
+            .unwrap();
+        let (seen, errors) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+        assert_eq!(seen, b"413", "{options:?}: {errors}");
+    }
     world.close();
 }
 

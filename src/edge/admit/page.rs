@@ -38,6 +38,7 @@ pub async fn admit(
             }
             ctx.set_answered("rejected");
             respond::send_failure_page(session, ctx, &failure).await?;
+            intake::discard_refused_body(session, &failure, ctx.record.surface).await;
             Ok(true)
         }
     }

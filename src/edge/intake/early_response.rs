@@ -7,6 +7,8 @@
 
 use super::body::{declared_body_bytes, yield_between_pieces};
 use http::header;
+use llm_protocol::Protocol;
+use llm_protocol::failure::{Failure, Kind};
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use std::time::Duration;
@@ -45,5 +47,13 @@ pub async fn discard_body(session: &mut Session) {
     let in_time = tokio::time::timeout(DISCARD_TIMEOUT, rest).await.is_ok();
     if !in_time || !downstream.is_body_done() {
         session.set_keepalive(None);
+    }
+}
+
+/// Does the same after an answer with `failure`, unless the process is short of resources and must
+/// not read more, or the client sends too slowly and has used up its time.
+pub async fn discard_refused_body(session: &mut Session, failure: &Failure, surface: Protocol) {
+    if failure.status(surface) < 500 && failure.kind != Kind::BodyTimeout {
+        discard_body(session).await;
     }
 }
