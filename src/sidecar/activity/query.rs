@@ -104,22 +104,24 @@ impl ActivityQuery {
     }
 }
 
-/// Restricts the rows to one key of the member of whom alone `viewed` shows any: the chosen key, or
-/// else the newest. A key of somebody else is not found.
+/// Restricts the rows of a member of whom alone `viewed` shows any to one key: the chosen one, or
+/// else the newest. A chosen key that is not shown, such as one of another account, is not found.
 pub fn restrict(
     app: &SidecarState,
     viewed: &ViewedAccount,
     query: ActivityQuery,
 ) -> Result<ActivityQuery, PageError> {
+    if !query.key.is_empty() {
+        let key = app.accounts.api_keys().key(Some(&viewed.id), &query.key)?;
+        let is_shown = key.is_some_and(|(_, key)| match &viewed.member {
+            Some(_) => key.member == viewed.member,
+            None => true,
+        });
+        return is_shown.then_some(query).ok_or(PageError::NotFound);
+    }
     let Some(member) = &viewed.member else {
         return Ok(query);
     };
-    if !query.key.is_empty() {
-        return match viewed.shows_key(&app.accounts, &query.key)? {
-            true => Ok(query),
-            false => Err(PageError::NotFound),
-        };
-    }
     let filter = KeyFilter {
         member: Some(member),
         now_ms: now_ms(),

@@ -80,7 +80,7 @@ async fn a_row_names_its_key_and_how_long_it_took() {
         .api_keys()
         .create_key(&account, "CI <b>", now_ms());
     let key_id = key.unwrap().key_id;
-    rename_key(&world, &key_id);
+    rename_key(&world, &key_id, "key_1");
     let page = world.get("/dashboard/activity", &cookie).await;
     assert!(
         page.body.contains(">CI &#60;b&#62;</span>"),
@@ -109,10 +109,10 @@ async fn a_row_names_its_key_and_how_long_it_took() {
 }
 
 /// Gives a key the id that the test's responses name.
-fn rename_key(world: &World, key_id: &str) {
+fn rename_key(world: &World, key_id: &str, id: &str) {
     let database = rusqlite::Connection::open(world.folder.path().join("app.db")).unwrap();
     database.pragma_update(None, "foreign_keys", false).unwrap();
-    let renamed = database.execute("UPDATE api_key SET id = 'key_1' WHERE id = ?1", [key_id]);
+    let renamed = database.execute("UPDATE api_key SET id = ?2 WHERE id = ?1", [key_id, id]);
     assert_eq!(renamed.unwrap(), 1);
 }
 
@@ -122,6 +122,11 @@ async fn refused_requests_stand_among_the_responses_and_each_has_a_page() {
     let cookie = world.sign_up("a@example.com").await;
     let other = world.sign_up("b@example.com").await;
     let account = spend(&world, "a@example.com", 1);
+    for name in ["key_1", "key_2"] {
+        let keys = world.accounts.api_keys();
+        let key = keys.create_key(&account, name, now_ms()).unwrap();
+        rename_key(&world, &key.key_id, name);
+    }
     let first = world.refuse(&account, 1, (402, "insufficient_credits"));
     world.refuse(&account, 2, (429, "rate_limited"));
     let newest = world.refuse(&account, 3, (429, "rate_limited"));

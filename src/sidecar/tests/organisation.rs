@@ -360,6 +360,7 @@ async fn a_member_sees_what_the_own_keys_spend_and_others_see_all() {
     let company = company().await;
     let world = &company.world;
     let spent = company.spend();
+    let outsider = world.sign_up("outsider@example.com").await;
     let receipt = async |id: &str, role| {
         let path = format!("/dashboard/activity/{id}");
         world.get(&path, &company.person(role).cookie).await
@@ -408,6 +409,7 @@ async fn a_member_sees_what_the_own_keys_spend_and_others_see_all() {
         assert_eq!(world.get(&path, &member.cookie).await.status, 404, "{page}");
         let path = format!("/dashboard/{page}?key={}", own.key_id);
         assert_eq!(world.get(&path, &member.cookie).await.status, 200, "{page}");
+        assert_eq!(world.get(&path, &outsider).await.status, 404, "{page}");
     }
     let query = format!("key={}", other.key_id);
     for (role, responses) in [
