@@ -45,6 +45,13 @@ const REQUESTS: AttemptLimit = AttemptLimit {
     window_ms: DEVICE_REQUEST_MS,
 };
 
+/// The same behind a proxy that names no client, where nobody may drive out the sign-ins of all
+/// others.
+const SHARED_REQUESTS: AttemptLimit = AttemptLimit {
+    count: 300,
+    window_ms: DEVICE_REQUEST_MS,
+};
+
 /// Maximum length of what a program calls itself, and of the name of its machine, in characters.
 const MAX_CLIENT_CHARS: usize = 24;
 const MAX_HOST_CHARS: usize = 32;
@@ -135,15 +142,17 @@ pub async fn authorize(
     // A program needs no field, so a body that is no form says nothing.
     let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
     let now_ms = now_ms();
-    if !headers.contains_key(UNNAMED_CLIENT_HEADER) {
-        let key = ThrottleKey::AddressAskingLogin(client_prefix(address));
-        if let Err(seconds) = app.throttle.try_acquire(&key, REQUESTS, now_ms) {
-            let description = "Too many sign-ins from this network, which other people may share.";
-            return Err(OAuthError {
-                retry_after: Some(seconds),
-                ..OAuthError::new(StatusCode::TOO_MANY_REQUESTS, "slow_down", description)
-            });
-        }
+    let limit = match headers.contains_key(UNNAMED_CLIENT_HEADER) {
+        true => SHARED_REQUESTS,
+        false => REQUESTS,
+    };
+    let key = ThrottleKey::AddressAskingLogin(client_prefix(address));
+    if let Err(seconds) = app.throttle.try_acquire(&key, limit, now_ms) {
+        let description = "Too many sign-ins from this network, which other people may share.";
+        return Err(OAuthError {
+            retry_after: Some(seconds),
+            ..OAuthError::new(StatusCode::TOO_MANY_REQUESTS, "slow_down", description)
+        });
     }
     let client = describe_client(&headers, &fields, address);
     let (accounts, address) = (app.accounts.clone(), address.to_canonical().to_string());

@@ -410,6 +410,18 @@ async fn polls_requests_and_guesses_are_limited() {
     assert_eq!((status, &answer["error"]), (429, &"slow_down".into()));
     let other = [("x-forwarded-for", "192.0.2.9")];
     assert_eq!(world.ask("POST", path, &other, "").await.status, 200);
+    // People behind a proxy that names none of them share an address.
+    let unnamed = [
+        ("x-forwarded-for", "192.0.2.7"),
+        ("x-gateway-unnamed", "true"),
+    ];
+    let mut allowed = 0;
+    while world.ask("POST", path, &unnamed, "").await.status == 200 {
+        allowed += 1;
+        // One more is allowed every two seconds.
+        assert!(allowed < 400);
+    }
+    assert!(allowed >= 300, "{allowed}");
 }
 
 #[tokio::test]
