@@ -14,7 +14,7 @@ use super::session::{encode_hex, hash_token, new_token};
 use super::views::DeviceLogins;
 use crate::db::KeyRow;
 use crate::db::device_logins::{
-    DeviceAnswer, DeviceRequest, NewLoginToken, Refresh, RefreshOutcome,
+    BeginOutcome, DeviceAnswer, DeviceRequest, NewLoginToken, Refresh, RefreshOutcome,
 };
 use crate::key_settings::{KeyScope, KeySettings};
 use ledger::StoreError;
@@ -186,10 +186,13 @@ impl DeviceLogins<'_> {
         let (token, family) = (FreshToken::new(now_ms)?, new_token()?);
         let refresh = format!("{REFRESH_PREFIX}{family}{}", new_token()?);
         let hashes = (&hash_token(&family), &hash_token(&refresh));
-        let email = rows.begin(&hash, &login, hashes, &token.row())?;
-        Ok(email.map_or(DevicePoll::Refused, |email| {
-            DevicePoll::Approved(token.into_tokens(login, refresh, email))
-        }))
+        Ok(match rows.begin(&hash, &login, hashes, &token.row())? {
+            BeginOutcome::Done { email } => {
+                DevicePoll::Approved(token.into_tokens(login, refresh, email))
+            }
+            BeginOutcome::Ended => DevicePoll::Refused,
+            BeginOutcome::Used => DevicePoll::Unknown,
+        })
     }
 
     /// Returns new tokens for a refresh token, which is used up. `address`: from where it comes.

@@ -63,6 +63,17 @@ pub struct Refresh<'a> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
+pub enum BeginOutcome {
+    Done {
+        email: String,
+    },
+    /// Another poll has fetched the tokens.
+    Used,
+    /// The login does not work any more.
+    Ended,
+}
+
+#[derive(Debug, PartialEq, Eq)]
 pub enum RefreshOutcome {
     Done {
         login: String,
@@ -205,28 +216,27 @@ impl DeviceLoginRows<'_> {
         })
     }
 
-    /// Gives the program of an approved request the first tokens of its login, once. Returns the
-    /// person's e-mail; `None` if the request was used, or if the login does not work any more.
+    /// Gives the program of an approved request the first tokens of its login, once.
     pub fn begin(
         &self,
         hash: &[u8; 32],
         login: &str,
         (family, refresh): (&[u8; 32], &[u8; 32]),
         token: &NewLoginToken<'_>,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<BeginOutcome, StoreError> {
         self.0.write("begin a login", |transaction| {
-            let deleted =
-                transaction.execute("DELETE FROM device_request WHERE hash = ?1", [hash])?;
-            let email = find_live(transaction, login, token.now_ms)?;
-            let (Some(email), 1) = (email, deleted) else {
-                return Ok(None);
+            if transaction.execute("DELETE FROM device_request WHERE hash = ?1", [hash])? == 0 {
+                return Ok(BeginOutcome::Used);
+            }
+            let Some(email) = find_live(transaction, login, token.now_ms)? else {
+                return Ok(BeginOutcome::Ended);
             };
             transaction.execute(
                 "UPDATE login SET family = ?2, refresh = ?3, refreshed_at_ms = ?4 WHERE key = ?1",
                 params![login, family, refresh, token.now_ms],
             )?;
             insert_token(transaction, login, token)?;
-            Ok(Some(email))
+            Ok(BeginOutcome::Done { email })
         })
     }
 
