@@ -25,6 +25,14 @@ const BOUNDS: RequestBounds = RequestBounds {
     max_answer_bytes: 65_536,
 };
 
+/// For the question whether a saved key is still valid, on whose answer a program waits each time.
+const QUESTION_BOUNDS: RequestBounds = RequestBounds {
+    timeout: Duration::from_secs(3),
+    ..BOUNDS
+};
+
+const USER_AGENT: &str = concat!("model-gateway/", env!("CARGO_PKG_VERSION"));
+
 /// Number of seconds before its end at which a key is replaced.
 const MIN_LIFETIME_SECONDS: u64 = 300;
 
@@ -100,22 +108,33 @@ pub fn run(arguments: &LoginArgs, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the saved login, refreshed if its key ends soon; or a new one, for which a person is
-/// asked.
+/// Returns the saved login, refreshed if its key ends soon or the gateway refuses it; or a new one,
+/// for which it asks a person.
 async fn current_login(server: &LoginServer, path: &Path) -> anyhow::Result<SavedLogin> {
     if let Some(saved) = load(path)? {
-        if saved.expires_at > unix_seconds().saturating_add(MIN_LIFETIME_SECONDS) {
+        let left = saved.expires_at.saturating_sub(unix_seconds());
+        if left > MIN_LIFETIME_SECONDS && !server.refuses(&saved.access_token).await {
             return Ok(saved);
         }
         let fields = [
             ("grant_type", "refresh_token"),
             ("refresh_token", &saved.refresh_token),
         ];
-        let (status, body) = server.post("/oauth/token", &fields).await?;
-        match status {
-            StatusCode::OK => return save(server, path, &body),
-            StatusCode::UNAUTHORIZED => say("The login has ended."),
-            _ => bail!("cannot refresh the login: {}", describe(status, &body)),
+        let fault = match server.post("/oauth/token", &fields).await {
+            Ok((StatusCode::OK, body)) => return save(server, path, &body),
+            Ok((StatusCode::UNAUTHORIZED, _)) => None,
+            Ok((status, body)) => Some(anyhow!(describe(status, &body))),
+            Err(error) => Some(error),
+        };
+        match fault {
+            None => say("The login has ended."),
+            Some(fault) if left > 0 => {
+                say(&format!(
+                    "The login cannot be refreshed, and its key ends in {left} s: {fault:#}"
+                ));
+                return Ok(saved);
+            }
+            Some(fault) => return Err(fault.context("cannot refresh the login")),
         }
     }
     let body = sign_in(server).await?;
@@ -140,11 +159,13 @@ async fn sign_in(server: &LoginServer) -> anyhow::Result<Bytes> {
     let device: DeviceResponse =
         serde_json::from_slice(&body).context("cannot read the gateway's answer")?;
     let page = device.verification_uri_complete.as_ref();
-    say(&format!(
-        "Open {}\nand approve the code {}",
-        page.unwrap_or(&device.verification_uri),
-        device.user_code
-    ));
+    let page = page.unwrap_or(&device.verification_uri);
+    ensure!(
+        page.starts_with("https://") || page.starts_with("http://"),
+        "cannot sign in: the gateway names no page for it"
+    );
+    say(&format!("Open {page}"));
+    say(&format!("and approve the code {}", device.user_code));
     let ends = unix_seconds().saturating_add(device.expires_in);
     let mut interval = device.interval.clamp(1, MAX_POLL_SECONDS);
     let fields = [
@@ -211,14 +232,25 @@ impl LoginServer {
         path: &str,
         fields: &[(&str, &str)],
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let agent = concat!("model-gateway/", env!("CARGO_PKG_VERSION"));
         let request = Request::post(format!("{}{path}", self.address.path))
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
             .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, agent)
+            .header(header::USER_AGENT, USER_AGENT)
             .body(Full::from(encode_form(fields)))?;
         let sent = send(&self.address, request, BOUNDS).await;
         sent.map_err(|error| anyhow!("cannot reach {}: {error}", self.url))
+    }
+
+    /// Returns whether the gateway says that this key is not valid: it was revoked, say. A gateway
+    /// that cannot be asked says nothing.
+    async fn refuses(&self, key: &str) -> bool {
+        let request = Request::get(format!("{}/managed/settings", self.address.path))
+            .header(header::AUTHORIZATION, format!("Bearer {key}"))
+            .header(header::USER_AGENT, USER_AGENT)
+            .body(Full::default());
+        let Ok(request) = request else { return true };
+        let answer = send(&self.address, request, QUESTION_BOUNDS).await;
+        answer.is_ok_and(|(status, _)| status == StatusCode::UNAUTHORIZED)
     }
 }
 
@@ -229,13 +261,23 @@ fn describe(status: StatusCode, body: &[u8]) -> String {
         .as_str()
         .or(answer["error"].as_str())
     {
-        Some(text) => format!("the gateway answers {}: {text}", status.as_u16()),
+        Some(text) => format!(
+            "the gateway answers {}: {}",
+            status.as_u16(),
+            printable(text)
+        ),
         None => format!("the gateway answers {}", status.as_u16()),
     }
 }
 
+/// Prints a line for a person.
 fn say(text: &str) {
-    telemetry::print_line(format_args!("{text}"));
+    telemetry::print_line(format_args!("{}", printable(text)));
+}
+
+/// Returns a text without what would move the cursor of a terminal: a server may have made it.
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 fn unix_seconds() -> u64 {
@@ -286,6 +328,11 @@ fn load(path: &Path) -> anyhow::Result<Option<SavedLogin>> {
 fn save(server: &LoginServer, path: &Path, body: &[u8]) -> anyhow::Result<SavedLogin> {
     let tokens: TokenResponse =
         serde_json::from_slice(body).context("cannot read the gateway's answer")?;
+    let is_key = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(
+        is_key(&tokens.access_token),
+        "the gateway's answer has no key that can be printed"
+    );
     let login = SavedLogin {
         server: server.url.clone(),
         access_token: tokens.access_token,

@@ -309,13 +309,22 @@ fn the_command_prints_a_key_and_later_ones_without_the_browser() {
     assert!(refreshed.stderr.is_empty());
     let second = key_of(&refreshed);
     assert!(second != key && asks(&second) == 200 && mode(&file) == 0o600);
+    // The gateway refuses its key, which somebody has ended.
+    let saved = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        saved.replace(&second, &key.replace("gw-sk-", "gw-sk-0")),
+    )
+    .unwrap();
+    let third = key_of(&command(&world, home.path()).output().unwrap());
+    assert_eq!(asks(&third), 200);
 
     let ended = command(&world, home.path())
         .arg("--logout")
         .output()
         .unwrap();
     assert!(ended.status.success() && ended.stdout.is_empty());
-    assert!(asks(&second) == 401 && !files().any(|path| is_login(&path)));
+    assert!(asks(&third) == 401 && !files().any(|path| is_login(&path)));
     world.close();
 }
 
