@@ -661,6 +661,7 @@ async fn on_one_server() {
         .await
         .unwrap();
     all(&store, &other).await;
+    limits::a_limit_holds_wherever_the_clock_goes(&server, &store).await;
     assert_eq!(server.cli(&["script", "flush"]), "OK");
     let world = World::with(&store, "acct_after_flush", 5, None).await;
     assert_eq!(

@@ -3,7 +3,7 @@
 //!
 //! Must not know config or HTTP.
 
-use super::{LEASE, World, micro, now_ms, parts};
+use super::{LEASE, Server, World, micro, now_ms, parts};
 use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota};
@@ -506,7 +506,7 @@ async fn what_a_server_lost_is_restored_to_the_spender_s_count_once(
 }
 
 /// After the server's clock was set forward and back, events stay dated ahead, and so may be what
-/// was counted. Both count for the current period, so that the limit holds.
+/// was counted. Both count for the current period too, so that the limit holds.
 async fn a_clock_that_was_set_forward_and_back_opens_no_spend_limit(
     store: &SharedStore,
     of: Spender,
@@ -517,18 +517,15 @@ async fn a_clock_that_was_set_forward_and_back_opens_no_spend_limit(
         let caller = Caller::of(of, store, account).await;
         assert!(caller.seed_at(900, 0, now_ms() + AHEAD_MS).await);
         let limit = spending(of, 1_000, period);
-        let mut admitted = 0;
-        for round in 0..3 {
-            let request = format!("{round}");
-            if matches!(
-                caller.ask(&request, &limit, 600, 600).await,
-                ReserveReply::HeldWithin(..)
-            ) {
-                admitted += 1;
-                caller.end(&request, 600, 0).await;
-            }
-        }
-        assert_eq!(admitted, 1, "{of:?} {period:?}: counted ahead");
+        let refused = |free| ReserveReply::SpendLimit {
+            of,
+            free: micro(free),
+        };
+        assert_eq!(
+            caller.ask("0", &limit, 600, 600).await,
+            refused(100),
+            "{of:?} {period:?}: counted ahead"
+        );
         let account = &format!("acct_dated_{of:?}_{}", period.name());
         let caller = Caller::of(of, store, account).await;
         assert!(caller.seed(0, 0).await);
@@ -546,10 +543,7 @@ async fn a_clock_that_was_set_forward_and_back_opens_no_spend_limit(
         assert_eq!(store.ingest().restore(place, &[ended]).await.unwrap(), 1);
         assert_eq!(
             caller.ask("1", &limit, 600, 301).await,
-            ReserveReply::SpendLimit {
-                of,
-                free: micro(300)
-            },
+            refused(300),
             "{of:?} {period:?}: dated ahead"
         );
     }
@@ -624,6 +618,50 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
         );
         let held = i64::try_from(admitted).unwrap();
         assert_eq!(caller.held().await, parts(held, 0), "{name}");
+    }
+}
+
+/// Each period has a count of its own, also if the clock goes forward, back, and forward again.
+pub async fn a_limit_holds_wherever_the_clock_goes(server: &Server, store: &SharedStore) {
+    let caller = Caller::of(Spender::Key, store, "acct_clock").await;
+    assert!(caller.seed(0, 0).await);
+    let hash = format!("gw:{{p{}}}:k:{}", partition("acct_clock"), caller.key);
+    let fields = ["week", "week_spent", "week_before", "week_before_spent"];
+    let counted = || {
+        let values = server.cli(&[&["hmget", &hash][..], &fields].concat());
+        let number = |line: &str| line.parse().unwrap();
+        values.lines().map(number).collect::<Vec<i64>>()
+    };
+    // What the server has after its clock was elsewhere.
+    let was = |state: [i64; 4]| {
+        let values = state.map(|value| value.to_string());
+        let pairs = fields.iter().zip(&values);
+        let pairs: Vec<_> = pairs.flat_map(|(field, value)| [*field, value]).collect();
+        server.cli(&[&["hset", &hash][..], &pairs].concat());
+    };
+    let limit = spending(Spender::Key, 1_000, Period::Week);
+    let week = (now_ms() / 86_400_000 + 3) / 7;
+    let states = [
+        ("begins", [week - 1, 700, week - 2, 5], 0),
+        ("back", [week + 1, 500, week, 800], 800),
+        ("forward", [week - 1, 300, week, 900], 900),
+        ("unknown", [week + 9, 600, week + 8, 1], 600),
+    ];
+    for (name, state, spent) in states {
+        was(state);
+        let free = 1_000 - spent;
+        assert_eq!(
+            caller.ask(name, &limit, free + 1, free + 1).await,
+            ReserveReply::SpendLimit {
+                of: Spender::Key,
+                free: micro(free)
+            },
+            "{name}"
+        );
+        is_held(&caller.ask(name, &limit, free, free).await, free);
+        caller.end(name, free, 0).await;
+        let before = &state[..2];
+        assert_eq!(counted(), [&[week, 1_000], before].concat(), "{name}");
     }
 }
 

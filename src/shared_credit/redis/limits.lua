@@ -62,23 +62,50 @@ local function unbind(held, key, account, used)
   correct(key, of_key)
   correct(account, of_account)
 end
+-- The fields of what a key or a member has spent in a period: the newest one that was counted, and the one counted before it.
+local function fields(period)
+  return { period, period .. '_spent', period .. '_before', period .. '_before_spent' }
+end
+-- Makes a period the newest one of these fields. The clock may go back to the one before, which then counts on. What was spent in a
+-- period that is ahead of it otherwise counts for it too: too strict for one period, rather than open whenever the clock is set.
+local function turn(s, period)
+  if s[1] == period then return end
+  if s[3] == period then
+    s[1], s[2], s[3], s[4] = s[3], s[4], s[1], s[2]
+  elseif period > s[1] then
+    s[1], s[2], s[3], s[4] = period, 0, s[1], s[2]
+  else
+    s[1], s[3], s[4] = period, s[1], s[2]
+  end
+end
+local function numbers(v, from)
+  return { tonumber(v[from]), tonumber(v[from + 1]), tonumber(v[from + 2]), tonumber(v[from + 3]) }
+end
+local SPENDING = { 'seeded' }
+for _, period in ipairs(PERIODS) do
+  for _, field in ipairs(fields(period)) do table.insert(SPENDING, field) end
+end
 -- Adds to the spending of a key or a member, if it is counted. The seed already includes entries up to its own position; skip those.
--- A time ahead of the clock counts as now: ids of events never go back, so after a clock was set forward and back they stay ahead. A
--- period that has not begun was counted by such a clock; it would hide the spending of the current one from the limit.
+-- A time ahead of the clock counts as now: ids of events never go back, so after a clock was set forward and back they stay ahead.
 local function spend(key, amount, at, seq)
-  local v = redis.call('HMGET', key, 'seeded', 'day', 'day_spent', 'week', 'week_spent', 'month', 'month_spent',
-    'total', 'total_spent')
+  local v = redis.call('HMGET', key, unpack(SPENDING))
   if not v[1] or (seq and seq <= tonumber(v[1])) then return end
   local present = clock()
-  local current, now = periods(present), periods(math.min(at, present))
+  local current, of = periods(present), periods(math.min(at, present))
   local change = {}
   for i, period in ipairs(PERIODS) do
-    local is, spent = tonumber(v[2 * i]), tonumber(v[2 * i + 1])
-    if is > current[period] then is, spent = current[period], 0 end
-    if now[period] > is then is, spent = now[period], 0 end
-    if now[period] == is then
-      for _, value in ipairs({ period, I(is), period .. '_spent', I(spent + amount) }) do table.insert(change, value) end
+    local s = numbers(v, 4 * i - 2)
+    if s[1] > current[period] then turn(s, current[period]) end
+    if of[period] > s[1] then turn(s, of[period]) end
+    for j = 1, 3, 2 do
+      if s[j] == of[period] then s[j + 1] = s[j + 1] + amount end
+    end
+    for j, field in ipairs(fields(period)) do
+      if s[j] then
+        table.insert(change, field)
+        table.insert(change, I(s[j]))
+      end
     end
   end
-  if #change > 0 then redis.call('HSET', key, unpack(change)) end
+  redis.call('HSET', key, unpack(change))
 end

@@ -56,12 +56,12 @@ if api_key then
   for i = 5, #KEYS do
     local limit, period = ARGV[2 * i + 5], ARGV[2 * i + 6]
     if limit ~= '' then
-      local s = redis.call('HMGET', KEYS[i], 'held', 'seeded', period, period .. '_spent')
+      local s = redis.call('HMGET', KEYS[i], 'held', 'seeded', unpack(fields(period)))
       -- The spending must be seeded from the ledger first.
       if not s[2] then return {'unknown'} end
-      local spent = 0
-      if tonumber(s[3]) == periods(now)[period] then spent = tonumber(s[4]) end
-      local free_here = math.max(0, tonumber(limit) - spent - (tonumber(s[1]) or 0))
+      local counted = numbers(s, 3)
+      turn(counted, periods(now)[period])
+      local free_here = math.max(0, tonumber(limit) - counted[2] - (tonumber(s[1]) or 0))
       table.insert(limits, { free = free_here, refusal = i == 5 and 'key_spend' or 'member_budget' })
     end
   end
