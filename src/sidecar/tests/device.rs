@@ -174,7 +174,7 @@ async fn bad_answers_give_nobody_a_login() {
 
     // A browser that is signed out learns nothing of the request, and answers nothing.
     let visited = world.get(&format!("/device?user_code={code}"), "").await;
-    assert!(visited.status == 200 && visited.body.contains("Sign in</a> first"));
+    assert!(visited.status == 200 && visited.body.contains("Sign in first"));
     assert!(!visited.body.contains("claude-code"));
     let sent = format!("user_code={code}&answer=approve&account={own}");
     assert_eq!(world.post("/device", "", &sent).await.status, 303);
