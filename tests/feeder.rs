@@ -1210,20 +1210,21 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
         world.store.balances().post(&rest).await.unwrap(),
         PostReply::Done
     );
-    wait_for("the debit", async || world.debits() == 1).await;
-    let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap().findings);
-    let found = verify();
-    assert!(
-        found.len() == 1 && found[0].rule == "shared balance",
-        "{found:?}"
-    );
+    let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap());
+    // Between its debit and its end, the request still holds what the account has paid.
+    wait_for("the debit, and what the ledger lacks", async || {
+        let seen = verify();
+        let found = &seen.findings;
+        seen.debits == 1 && found.len() == 1 && found[0].rule == "shared balance"
+    })
+    .await;
     assert!(adjust(-2, "c").unwrap().is_new);
     assert!(adjust(3, "d").unwrap().is_new);
     wait_for("the books to agree", async || {
         world.drift(&world.store).await == 0
     })
     .await;
-    let found = verify();
+    let found = verify().findings;
     assert!(found.is_empty(), "{found:?}");
     feeder.shut_down();
 }
