@@ -153,7 +153,7 @@ mod tests {
         let short = Duration::from_millis(20);
         let release = loop {
             let (release, held) = mpsc::sync_channel::<()>(0);
-            let (begin, begun) = mpsc::channel();
+            let (begin, begun) = mpsc::sync_channel(1);
             let stuck = POOL.run_within(short, move || {
                 begin.send(()).unwrap();
                 held.recv().is_ok()
