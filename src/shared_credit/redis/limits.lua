@@ -62,11 +62,11 @@ local function unbind(held, key, account, used)
   correct(key, of_key)
   correct(account, of_account)
 end
--- The fields of what a key or a member has spent in a period: the newest one that was counted, and the one counted before it.
+-- The fields of what a key or a member has spent in a period: the one that counts now, and the one that counted before it.
 local function fields(period)
   return { period, period .. '_spent', period .. '_before', period .. '_before_spent' }
 end
--- Makes a period the newest one of these fields. The clock may go back to the one before, which then counts on. What was spent in a
+-- Makes a period the one that counts now. The clock may go back to the one before, which then counts on. What was spent in a
 -- period that is ahead of it otherwise counts for it too: too strict for one period, rather than open whenever the clock is set.
 local function turn(s, period)
   if s[1] == period then return end
