@@ -51,9 +51,6 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of streams per HTTP/2 connection, if the vendor's
 /// `SETTINGS_MAX_CONCURRENT_STREAMS` allows that many.
 const MAX_H2_STREAMS: usize = 100;
-/// Interval of HTTP/2 pings. Pingora closes the connection if no answer arrives within 5 s, so the
-/// gateway notices a lost host within 35 s.
-const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Number of bytes that a vendor may send ahead of a client that reads slowly. Pingora's default is
 /// 8 MiB, and as much for all streams of a connection together, so one slow client would block all
 /// others.
@@ -118,7 +115,9 @@ pub async fn select_vendor_peer(
         alpn
     };
     peer.options.max_h2_streams = MAX_H2_STREAMS;
-    peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
+    // No HTTP/2 pings: Pingora closes the connection, with all its streams, if an answer takes more
+    // than 5 s, and a ping waits behind a large body on a slow link. TCP finds a lost host.
+    peer.options.h2_ping_interval = None;
     peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW_BYTES);
     peer.options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW_BYTES);
     Ok(Box::new(peer))

@@ -3,6 +3,7 @@
 //! to the vendor.
 
 use crate::account::{Account, micro, taken};
+use crate::asked_once::{SCALE, ask_until_admitted, with_fast_clock};
 use crate::client::Answer;
 use crate::h2::resident_kib;
 use crate::scripted_vendor::{
@@ -10,9 +11,10 @@ use crate::scripted_vendor::{
     OUTPUT, PING, REFUSED_STREAM, Step, WINDOW_UPDATE, answer, setting,
 };
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, faketime, wait_for};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the client must get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +252,26 @@ fn each_fault_of_an_http2_vendor_ends_and_is_billed_as_it_must_translated() {
 #[test]
 fn each_fault_of_an_http2_vendor_ends_and_is_billed_as_it_must_in_a_translated_stream() {
     check_all_faults(Messages, true);
+}
+
+/// Two minutes on the gateway's clock: the answer to a ping would wait as long, and so would a ping
+/// behind a large body on a slow link.
+#[test]
+fn a_connection_on_which_nothing_moves_for_two_minutes_keeps_its_streams() {
+    let Some(library) = faketime() else { return };
+    let pause = Duration::from_secs(120) / u32::try_from(SCALE).unwrap();
+    let steps = move |_| vec![Step::Head(0), Step::Half, Step::Pause(pause), Step::Rest];
+    let authority = Authority::new();
+    let certificate = authority.signs("localhost");
+    let vendor = H2Vendor::start(&certificate, Flow::default(), Arc::new(steps));
+    let world = with_fast_clock(plan(&vendor, &authority), library).start();
+    let account = world.account();
+    let request = Chat.request(&account.key, &body(Chat, true));
+    let answer = ask_until_admitted(&world, &request);
+    assert!(is_whole(Chat, true, &answer), "{}", answer.text());
+    assert_eq!(billed(&world, &account, 1), cost());
+    assert_eq!(vendor.asked(), 1);
+    world.close();
 }
 
 /// The gateway keeps its own receive window open, so an answer larger than any window arrives. A

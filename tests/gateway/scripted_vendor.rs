@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub const PING: u8 = 6;
 pub const WINDOW_UPDATE: u8 = 8;
@@ -64,6 +65,8 @@ pub enum Step {
     },
     /// Waits for this number of answers to the vendor's pings.
     Pongs(usize),
+    /// Reads and sends nothing for this time, like a connection behind a slow link.
+    Pause(Duration),
     /// Ends the TCP connection without notice. Only the vendor's half is closed: if the kernel
     /// refused what the gateway still sends, it could discard what the gateway has not read yet.
     Close,
@@ -485,6 +488,7 @@ impl Connection<'_> {
                         self.receive(kind, flags, id, payload);
                     }
                 }
+                Step::Pause(time) => std::thread::sleep(time),
                 Step::Close => {
                     let _ = self.stream.sock.shutdown(std::net::Shutdown::Write);
                     return false;
