@@ -20,7 +20,7 @@ use crate::notify::mail::{self, MailKind};
 use crate::notify::webhooks::Webhooks;
 use accounts::{
     Account, AccountError, AccountStatus, Accounts, ApiKey, ApiKeyStatus, LinkPurpose, OneTimeLink,
-    PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
+    OwnedOrganisation, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
 };
 use askama::Template;
 use axum::Router;
@@ -117,8 +117,8 @@ struct Credentials {
     more_keys: usize,
     /// URL of the webhook, if there is one.
     webhook: Option<String>,
-    /// Names of the organisations in which the first proof of the mailbox ends what others may do.
-    organisations: Vec<String>,
+    /// Organisations in which the first proof of the mailbox ends memberships and keys.
+    organisations: Vec<OwnedOrganisation>,
 }
 
 const MAX_LISTED_KEYS: usize = 20;
@@ -133,7 +133,7 @@ impl Credentials {
         keys.truncate(MAX_LISTED_KEYS);
         let webhook = Webhooks::new(accounts).find(account)?;
         let organisations = match link.is_first_proof {
-            true => accounts.organisations().made_alone(account)?,
+            true => accounts.organisations().owned(account)?,
             false => Vec::new(),
         };
         Ok(Self {

@@ -73,6 +73,7 @@ pub use mailbox::email_key;
 pub use membership::{MemberAction, OrganisationRole};
 pub use organisations::{
     Member, MemberAuthority, MemberEdit, MemberInvite, Membership, NewMemberInvite,
+    OwnedOrganisation,
 };
 pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,

@@ -19,7 +19,7 @@ use super::session::{encode_hex, hash_token, new_token};
 use super::views::{Logins, Organisations};
 use crate::db::Role;
 use crate::db::audit::NewAuditLine;
-pub use crate::db::organisations::{Member, MemberEdit, Membership};
+pub use crate::db::organisations::{Member, MemberEdit, Membership, OwnedOrganisation};
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
 use crate::name::is_readable;
@@ -93,13 +93,14 @@ impl Organisations<'_> {
         self.0.db.organisations().memberships(person)
     }
 
-    /// Returns the names of the organisations in which the first proof of a person's mailbox ends
-    /// what others may do: those that the person (by id) made, and is the only owner of.
+    /// Returns the organisations that a person (by id) owns, by their names, but for those that an
+    /// operator made. The first proof of the person's mailbox ends what others may do in those
+    /// without another owner, and the person's membership in the rest.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn made_alone(&self, person: &str) -> Result<Vec<String>, StoreError> {
-        self.0.db.organisations().made_alone(person)
+    pub fn owned(&self, person: &str) -> Result<Vec<OwnedOrganisation>, StoreError> {
+        self.0.db.organisations().owned(person)
     }
 
     /// Returns the members of an organisation (by id), by their addresses.

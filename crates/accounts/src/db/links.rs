@@ -92,10 +92,10 @@ impl LinkRows<'_> {
 
     /// Uses up a link that sets a password. Sets the password and ends all sessions of the account;
     /// with `ends_credentials`, its keys and webhook too. A mailed link also verifies the e-mail.
-    /// If it is the first that does, `ends_credentials` also ends what others may do in the
-    /// account's own organisations. A verification link sets a password only if the e-mail was
-    /// never verified before. Returns false, and changes nothing, if the link is unusable, so only
-    /// one of two concurrent requests succeeds.
+    /// If it is the first that does, `ends_credentials` also ends what the account made in
+    /// organisations. A verification link sets a password only if the e-mail was never verified
+    /// before. Returns false, and changes nothing, if the link is unusable, so only one of two
+    /// concurrent requests succeeds.
     pub fn set_password_by_link(
         &self,
         hash: &[u8; 32],

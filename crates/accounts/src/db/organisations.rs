@@ -11,7 +11,7 @@ use crate::membership::{MemberAction, OrganisationRole};
 use credits::limits::SpendLimit;
 use ledger::StoreError;
 use rusqlite::types::Type;
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::json;
 
 /// Which invitations are open: their senders could still send them.
@@ -28,6 +28,15 @@ pub struct Membership {
     pub name: String,
     pub role: OrganisationRole,
     pub since_ms: i64,
+}
+
+/// An organisation that a person owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedOrganisation {
+    /// Id of the organisation's account.
+    pub account: String,
+    pub name: String,
+    pub has_other_owners: bool,
 }
 
 /// A person in an organisation.
@@ -150,17 +159,11 @@ impl OrganisationRows<'_> {
         })
     }
 
-    /// Returns the names of the organisations in which the first proof of a person's mailbox ends
-    /// what others may do.
-    pub fn made_alone(&self, person: &str) -> Result<Vec<String>, StoreError> {
+    /// Returns the organisations that a person owns without an operator's act, by their names.
+    pub fn owned(&self, person: &str) -> Result<Vec<OwnedOrganisation>, StoreError> {
         self.0
-            .read("list the organisations of a person alone", |connection| {
-                connection
-                    .prepare_cached(&format!(
-                        "SELECT a.organisation {MADE_ALONE} ORDER BY lower(a.organisation), a.id"
-                    ))?
-                    .query_map([person], first_column)?
-                    .collect()
+            .read("list the organisations that a person owns", |connection| {
+                owned(connection, person)
             })
     }
 
@@ -569,28 +572,55 @@ pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusq
     )
 }
 
-/// SQL of the organisations that a person has made, and is the only owner of. An operator's are
-/// none of these.
-const MADE_ALONE: &str = "FROM membership m JOIN account a ON a.id = m.account
-    WHERE m.person = ?1 AND m.role = 'owner'
-      AND NOT EXISTS(SELECT 1 FROM membership other
-        WHERE other.account = m.account AND other.person <> ?1 AND other.role = 'owner')
-      AND EXISTS(SELECT 1 FROM audit
-        WHERE object = m.account AND act = 'organisation.create' AND actor = ?1)";
+/// Returns the organisations that a person owns, but for those that an operator made: there, the
+/// person who made it is not its first owner.
+fn owned(connection: &Connection, person: &str) -> rusqlite::Result<Vec<OwnedOrganisation>> {
+    connection
+        .prepare_cached(
+            "SELECT a.id, a.organisation, EXISTS(SELECT 1 FROM membership other
+                WHERE other.account = m.account AND other.person <> ?1 AND other.role = 'owner')
+             FROM membership m JOIN account a ON a.id = m.account
+             WHERE m.person = ?1 AND m.role = 'owner' AND EXISTS(SELECT 1 FROM audit
+                WHERE object = m.account AND act = 'organisation.create'
+                  AND actor = json_extract(after, '$.person'))
+             ORDER BY lower(a.organisation), a.id",
+        )?
+        .query_map([person], |row| {
+            Ok(OwnedOrganisation {
+                account: row.get(0)?,
+                name: row.get(1)?,
+                has_other_owners: row.get(2)?,
+            })
+        })?
+        .collect()
+}
 
-/// Ends what a stranger who signed up with the address of a person could have let others do in
-/// organisations: the person's invitations and, in organisations of the person alone, all
-/// invitations and other members. Returns these organisations, whose keys and webhooks the caller
-/// ends. `act` is the first proof of the mailbox.
+/// Ends what a stranger who signed up with the address of a person could have made in
+/// organisations: the person's invitations; the person's membership in organisations that other
+/// owners have, too; and in those of the person alone, all invitations and other members. Returns
+/// the latter, whose keys and webhooks the caller ends, like the person's keys. `act` is the first
+/// proof of the mailbox.
 pub(crate) fn end_unproven(
     transaction: &Transaction<'_>,
     person: &str,
     act: &AuditEntry<'_>,
 ) -> rusqlite::Result<Vec<String>> {
-    let organisations: Vec<String> = transaction
-        .prepare(&format!("SELECT a.id {MADE_ALONE}"))?
-        .query_map([person], first_column)?
-        .collect::<Result<_, _>>()?;
+    let (shared, alone): (Vec<_>, Vec<_>) = owned(transaction, person)?
+        .into_iter()
+        .partition(|organisation| organisation.has_other_owners);
+    for OwnedOrganisation { account, .. } in shared {
+        append_removal(
+            transaction,
+            &account,
+            (person, OrganisationRole::Owner),
+            act,
+        )?;
+        transaction.execute(
+            "DELETE FROM membership WHERE account = ?1 AND person = ?2",
+            [&*account, person],
+        )?;
+    }
+    let organisations: Vec<String> = alone.into_iter().map(|it| it.account).collect();
     for organisation in &organisations {
         let others: Vec<(String, OrganisationRole)> = transaction
             .prepare("SELECT person, role FROM membership WHERE account = ?1 AND person <> ?2")?

@@ -122,8 +122,12 @@ impl World {
     }
 
     fn key(&self, member: &str) -> Result<NewKey, AccountError> {
+        self.key_in(&self.organisation, member)
+    }
+
+    fn key_in(&self, account: &str, member: &str) -> Result<NewKey, AccountError> {
         let holder = KeyHolder {
-            account: &self.organisation,
+            account,
             member: Some(member),
         };
         let settings = KeySettings::default();
@@ -528,21 +532,40 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
             .set_webhook(organisation, hook, &[7; 32], NOW)
             .unwrap()
     );
-    // Organisations that are not the stranger's alone.
-    let open = |by_whom: &str, second: OrganisationRole| {
-        let (maker, operator) = (by(by_whom), by("uid 0"));
+    let open = |name: &str, maker: &str, owner: &str, others: (&str, OrganisationRole)| {
+        let (maker, operator) = (by(maker), by("uid 0"));
         let acting = world.accounts.with_actor(&maker, NOW);
-        let id = acting.create_organisation("Other", stranger).unwrap().id;
+        let id = acting.create_organisation(name, owner).unwrap().id;
         let acting = world.accounts.with_actor(&operator, NOW);
-        acting.add_member(&id, &friend, second).unwrap();
+        acting.add_member(&id, others.0, others.1).unwrap();
         id
     };
-    let others = [
-        open("uid 0", OrganisationRole::Member),
-        open(stranger, OrganisationRole::Owner),
-    ];
+    let (own, co_owner) = (OrganisationRole::Member, OrganisationRole::Owner);
+    let operators = open("Operator's", "uid 0", stranger, (&friend, own));
+    let shared = open("Shared", stranger, stranger, (&friend, co_owner));
+    let handed = open("Handed over", &friend, &friend, (stranger, co_owner));
+    let demotion = world.accounts.with_actor(&by("uid 0"), NOW).change_member(
+        MemberAuthority::Operator,
+        &handed,
+        &friend,
+        MemberEdit::Role(OrganisationRole::Member),
+        None,
+    );
+    demotion.unwrap();
+    let keys_of = |account: &str| {
+        [stranger, &friend].map(|person| world.key_in(account, person).unwrap().key)
+    };
+    let ([operators_key, _], [left_key, kept_key], [_, handed_key]) =
+        (keys_of(&operators), keys_of(&shared), keys_of(&handed));
     let organisations = world.accounts.organisations();
-    assert_eq!(organisations.made_alone(stranger).unwrap(), ["Acme"]);
+    let owned = organisations.owned(stranger).unwrap().into_iter();
+    assert_eq!(
+        owned
+            .map(|it| (it.name, it.has_other_owners))
+            .collect::<Vec<_>>(),
+        [("Acme", false), ("Handed over", false), ("Shared", true)]
+            .map(|(name, has_others)| (name.to_owned(), has_others))
+    );
     let links = world.accounts.one_time_links();
     let prove = |ends_credentials: Option<bool>| {
         let link = links.create_own_link(stranger, LinkPurpose::Reset, NOW);
@@ -556,9 +579,14 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
     assert!(!world.works(&key));
     assert!(organisations.invite(&token, NOW).unwrap().is_none());
     assert!(webhooks.webhook(organisation).unwrap().is_none());
-    for other in &others {
-        assert_eq!(organisations.members(other).unwrap().len(), 2);
-    }
+    let members = |account: &str| organisations.members(account).unwrap().len();
+    assert_eq!((members(&operators), members(&handed)), (2, 1));
+    assert_eq!(organisations.members(&shared).unwrap()[0].person, friend);
+    assert_eq!(members(&shared), 1);
+    let keys = world.accounts.api_keys();
+    let works = [kept_key, operators_key, left_key, handed_key]
+        .map(|key| keys.authenticate(&key, NOW).is_ok());
+    assert_eq!(works, [true, false, false, false], "another owner's stays");
 
     // From then on, the organisation is its holder's.
     invite().unwrap();
