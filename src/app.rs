@@ -19,6 +19,7 @@ mod sidecar;
 mod signals;
 mod standby;
 mod start_mode;
+mod unread_body;
 mod upkeep;
 
 use crate::billing::admission::{Admission, LedgerLookup};

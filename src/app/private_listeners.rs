@@ -5,13 +5,14 @@
 //! before it closes its connections.
 
 use super::server_handle::ServerHandle;
+use super::unread_body::read_to_end;
 use crate::private_refusals::{self, is_for_private_host};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_request};
 use axum::response::{IntoResponse as _, Response};
 use axum::serve::Listener;
 use base::telemetry::refusals::RefusalReason;
@@ -148,6 +149,7 @@ pub fn guard_admin(routes: Router, names: &Arc<[String]>) -> Router {
     routes
         .layer(from_fn_with_state(Arc::clone(names), refuse_public_names))
         .layer(from_fn(observe_admin))
+        .layer(map_request(async |request| read_to_end(request)))
 }
 
 const PUBLIC_NAME: &str = "This address answers only requests whose host is an address, localhost, a name without a dot, or one of listen.admin_names.\n";

@@ -2,7 +2,7 @@
 //! held credit, and only administrators have access.
 
 use crate::account::{Account, Standing, credits, micro};
-use crate::client::{self, Answer, Request};
+use crate::client::{self, Answer, Connection, Request};
 use crate::money::together;
 use crate::surface::{BOTH, Chat, Messages};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -37,6 +37,30 @@ fn refused(answer: &Answer, status: u16, code: &str) {
         "{}",
         answer.text()
     );
+}
+
+#[test]
+fn a_client_that_sends_all_before_it_reads_gets_the_refusal_of_a_large_body() {
+    let world = World::new();
+    let root = world.administrator();
+    let body = json!({"reason": "x".repeat(8_000_000)}).to_string();
+    let post = |key: &str| {
+        Request::post("/admin/v1/accounts", &*body)
+            .bearer(key)
+            .bytes()
+    };
+    let (own, unknown) = (post(&root.key), post("gw-sk-none"));
+    let public = [
+        b"POST / HTTP/1.1\r\nhost: rebound.example.com\r\ncontent-length: 8000000\r\n\r\n",
+        body.as_bytes(),
+    ]
+    .concat();
+    for (request, status) in [(own, 413), (unknown, 401), (public, 421)] {
+        let mut connection = Connection::open(world.admin);
+        assert!(connection.send(&request), "{status}: the connection broke");
+        assert_eq!(connection.begin().status, status);
+    }
+    world.close();
 }
 
 #[test]

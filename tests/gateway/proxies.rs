@@ -133,6 +133,11 @@ fn passes_on(world: &World, key: &str, proxy: &Proxy) {
     assert!(head.starts_with("HTTP/1.1 200 "), "{name}: {head}");
     let page = client::ask(port, &Request::get("/dashboard/sign-in"));
     assert_eq!(page.status, 200, "{name}");
+    // More than a proxy keeps in its buffers, from a client that reads only then.
+    let upload = Request::form("/dashboard/sign-in", &"x".repeat(900_000));
+    for _ in 0..10 {
+        assert_eq!(client::ask(port, &upload).status, 413, "{name}");
+    }
 }
 
 /// The addresses in the access log.
