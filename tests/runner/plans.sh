@@ -60,6 +60,7 @@ variants      40  the tests of the short run that have a larger variant, with th
 h2            10  all tests of the gateway with vendors that speak HTTP/2
 agents         4  Claude Code, Codex and opencode with each vendor that the simulator plays: large programs, started often
 sdks-h2        2  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
+servers        2  real weights for embeddings and transcriptions, and a vendor that counts nothing: 700 MB of packages
 '
 
 list_long_parts() {
@@ -80,6 +81,7 @@ plan_long() {
       variants) stage "long variants" 2400 3600 - long_variants ;;
       h2) GATEWAY_TEST_VENDORS=h2 stage "long h2" 900 1500 - rust_tests long 3 -E 'binary(gateway)' ;;
       agents) stage "long agents" 1200 900 - agents_with_vendors ;;
+      servers) stage "long servers" 300 300 - servers_of_others ;;
       sdks-h2) stage "long sdks-h2" 300 200 - over_h2 python_sdks ;;
       *) stage "long $part" 1800 3600 - long_tests "$part" ;;
     esac

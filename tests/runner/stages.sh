@@ -12,7 +12,7 @@ check_scripts_and_locks() {
     fi
   done
   # A lock file that names a registry would tie every build to the registry of the machine that wrote it.
-  for file in tests/{sdk/node,browser,agents}/package-lock.json; do
+  for file in tests/{sdk/node,browser,agents,servers}/package-lock.json; do
     test -s "$file"
     if grep -n '"resolved"' "$file"; then
       say "$file names a registry: create it again with npm install in its directory"
@@ -74,6 +74,13 @@ node_sdks() { GATEWAY_TEST_SHOP=stripe GATEWAY_TEST_ENDPOINTS=all node_tests --t
 browser() { GATEWAY_TEST_SHOP=stripe node_tests --test-concurrency=2 "${@:-tests/browser/*.test.mjs}"; }
 agents() { node_tests --test-concurrency=2 "${@:-tests/agents/*.test.mjs}"; }
 agents_with_vendors() { GATEWAY_TEST_VENDORS=dialects agents tests/agents/vendors.mjs; }
+# Servers that others wrote, with packages of their own.
+servers_of_others() {
+  local servers
+  servers=$(servers_venv)
+  PATH=$servers/bin:$PATH PYTHONPATH=tests/sdk/python GATEWAY_TEST_SERVERS=tests/servers/servers.json node tests/world/run.mjs \
+    "$(python_venv)/bin/python" -m pytest -q -c tests/sdk/python/pytest.ini tests/servers
+}
 # The tests of run.mjs and its ports.
 test_world() { node --test --test-reporter=dot tests/world/*.test.mjs; }
 

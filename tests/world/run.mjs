@@ -12,7 +12,8 @@
 // GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do. With
 // GATEWAY_TEST_VENDORS=dialects the gateway also has a model `as-NAME` of each vendor that the simulator plays. With
 // GATEWAY_TEST_SHOP=stripe it sells credits through the Stripe of another simulator, which never speaks TLS. With
-// GATEWAY_TEST_ENDPOINTS=all it also has the models of models.json for the endpoints beyond chat.
+// GATEWAY_TEST_ENDPOINTS=all it also has the models of models.json for the endpoints beyond chat. With GATEWAY_TEST_SERVERS=FILE it
+// starts the servers of FILE (like tests/servers/servers.json), each a vendor with the models that FILE names.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -29,6 +30,8 @@ const STOP_SECONDS = 120;
 const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
 const HAS_SHOP = process.env.GATEWAY_TEST_SHOP === 'stripe';
 const HAS_ALL_ENDPOINTS = process.env.GATEWAY_TEST_ENDPOINTS === 'all';
+const SERVERS_FILE = process.env.GATEWAY_TEST_SERVERS && resolve(process.env.GATEWAY_TEST_SERVERS);
+const SERVERS = SERVERS_FILE ? JSON.parse(readFileSync(SERVERS_FILE, 'utf8')) : {};
 const HAS_DIALECTS = process.env.GATEWAY_TEST_VENDORS === 'dialects';
 
 /** The addresses in conf/local.yaml. Each world replaces all of them by its own. */
@@ -45,7 +48,7 @@ async function main(command) {
     process.on(signal, () => interruption.abort(new Error(`interrupted by ${signal}`)));
   }
   try {
-    const ports = await freePorts([...Object.keys(SHIPPED_PORTS), ...(HAS_SHOP ? ['stripe'] : [])]);
+    const ports = await freePorts([...Object.keys(SHIPPED_PORTS), ...(HAS_SHOP ? ['stripe'] : []), ...Object.keys(SERVERS)]);
     const config = join(dir, 'gateway.yaml');
     await writeFile(config, worldConfig(ports, join(dir, 'data')));
 
@@ -56,6 +59,11 @@ async function main(command) {
     if (HAS_SHOP) {
       processes.push(await start('stripe', binary, ['simulate', '--listen', `127.0.0.1:${ports.stripe}`], dir));
       await answers(`http://127.0.0.1:${ports.stripe}/_sim/stats`, processes.at(-1), interruption.signal);
+    }
+    for (const [name, server] of Object.entries(SERVERS)) {
+      const settings = { PORT: ports[name], SERVERS: dirname(SERVERS_FILE) };
+      processes.push({ ...(await start(name, 'sh', ['-c', server.start], dir, settings)), isOurs: false });
+      await answers(`http://127.0.0.1:${ports[name]}/health`, processes.at(-1), interruption.signal);
     }
     const trust = OVER_H2 ? { SSL_CERT_FILE: join(dir, 'tls/ca.pem') } : {};
     processes.push(await start('gateway', binary, ['run', '-c', config], dir, trust));
@@ -108,6 +116,10 @@ function worldConfig(ports, dataDir) {
   text = text.replace(model, '$&\n$1upstream_protocol: responses');
   if (HAS_DIALECTS) text = withDialects(text, `http://127.0.0.1:${ports.simulator}`);
   if (HAS_ALL_ENDPOINTS) text = withModels(text, meteredModels());
+  for (const [name, { models }] of Object.entries(SERVERS)) {
+    text = withVendor(text, name, { protocol: 'chat', auth: 'none', endpoints: [{ url: `http://127.0.0.1:${ports[name]}` }] });
+    text = withModels(text, Object.fromEntries(Object.entries(models).map(([id, model]) => [id, { vendor: name, ...model }])));
+  }
   if (HAS_SHOP) text += shop(`http://127.0.0.1:${ports.stripe}`);
   // A vendor's retry-after in one test must not affect the next test. Short keep-alives shorten the tests.
   text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 1\n';
@@ -124,16 +136,19 @@ function shop(stripe) {
 /** Adds the vendors that the simulator plays, each by its preset alone. */
 function withDialects(text, simulator) {
   const dialects = JSON.parse(readFileSync(join(REPOSITORY, 'crates/vendor-simulator/dialects/dialects.json'), 'utf8'));
-  const vendors = [];
   const models = {};
   for (const [name, { model, keyless }] of Object.entries(dialects)) {
     const vendor = { preset: name, ...(keyless ? {} : { api_key: 'sim-key' }), endpoints: [{ url: `${simulator}/as/${name}` }] };
     const price = { input: '100', cache_read: '10', output: '200' };
     const limits = { context_tokens: 200_000, max_output_tokens: 8_192 };
-    vendors.push(`  as-${name}: ${JSON.stringify(vendor)}\n`);
+    text = withVendor(text, `as-${name}`, vendor);
     models[`as-${name}`] = { vendor: `as-${name}`, upstream_model: model, ...limits, price };
   }
-  return withModels(text.replace(/^models:\n/m, () => `${vendors.join('')}models:\n`), models);
+  return withModels(text, models);
+}
+
+function withVendor(text, name, vendor) {
+  return text.replace(/^models:\n/m, () => `  ${name}: ${JSON.stringify(vendor)}\nmodels:\n`);
 }
 
 /** The models for endpoints beyond chat. */
@@ -163,6 +178,9 @@ function environment({ binary, config, ports, dir }) {
     GATEWAY_ADMIN_URL: `http://127.0.0.1:${ports.admin}`,
     GATEWAY_SIMULATOR_URL: `http://127.0.0.1:${ports.simulator}`,
     ...(HAS_SHOP ? { GATEWAY_STRIPE_URL: `http://127.0.0.1:${ports.stripe}` } : {}),
+    GATEWAY_SERVER_URLS: JSON.stringify(
+      Object.fromEntries(Object.keys(SERVERS).map((name) => [name, `http://127.0.0.1:${ports[name]}`])),
+    ),
   };
 }
 
@@ -174,7 +192,7 @@ async function start(name, binary, args, dir, more = {}) {
     child.once('exit', (code, signal) => done(code ?? signal));
     child.once('error', (error) => done(error.message));
   }).finally(() => log.close());
-  return { name, child, exited };
+  return { name, child, exited, isOurs: true };
 }
 
 /** Waits until `url` answers 200; fails at once if the process behind it ends. */
@@ -207,12 +225,12 @@ function runSuite([program, ...args], env, interruption) {
 /** Ends the processes, the last one first. Returns what went wrong; safe to call twice. */
 async function stop(processes) {
   const faults = [];
-  for (const { name, child, exited } of processes.splice(0).reverse()) {
+  for (const { name, child, exited, isOurs } of processes.splice(0).reverse()) {
     child.kill('SIGTERM');
     const late = setTimeout(() => child.kill('SIGKILL'), STOP_SECONDS * 1000);
     const status = await exited;
     clearTimeout(late);
-    if (status !== 0) faults.push(`the ${name} left with ${status} instead of 0 after SIGTERM`);
+    if (isOurs && status !== 0) faults.push(`the ${name} left with ${status} instead of 0 after SIGTERM`);
   }
   return faults;
 }
@@ -244,7 +262,7 @@ async function clearKeys(dir) {
 }
 
 async function showLogs(dir) {
-  for (const name of ['simulator', 'gateway']) {
+  for (const name of ['simulator', 'gateway', ...Object.keys(SERVERS)]) {
     const text = await readFile(join(dir, `${name}.log`), 'utf8').catch(() => '');
     console.error(`--- the last lines of the ${name}'s log`);
     console.error(text.split('\n').slice(-60).join('\n'));
