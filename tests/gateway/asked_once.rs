@@ -167,8 +167,8 @@ fn ask_slow_vendor(port: u16, request: &Request) -> String {
     got
 }
 
-/// In an answer to a client that shall ask again. With a fast clock, the 5 s in which the ledger must
-/// be read are an eighth of a second, too few for a busy machine.
+/// In an answer to a client that shall ask again. With a fast clock, the 5 s in which the ledger
+/// must be read are an eighth of a second, too few for a busy machine.
 const LEDGER_LATE: &str = "\"ledger_unavailable\"";
 
 /// The number of seconds that pass on the gateway's clock in one real second.
