@@ -36,7 +36,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use config::Settings;
-use error::AdminError;
+pub(crate) use error::AdminError;
 use state::{AdminState, PREFIX};
 use std::sync::Arc;
 use std::time::Duration;

@@ -140,7 +140,7 @@ pub fn run_with_admission(
         EdgeDeployment::Sidecar(connector),
         start,
     )?;
-    let interface = admin_router(&settings, &accounts, &billing, &refused);
+    let interface = admin_router(&settings, &accounts, &billing, &refused)?;
     let context = NotifyContext {
         accounts: accounts.clone(),
         billing: billing.clone(),

@@ -32,6 +32,7 @@ pub mod cli;
 pub mod client_guides;
 pub mod document;
 pub mod edge;
+pub mod handler_threads;
 pub mod idempotency;
 pub mod known_request;
 pub mod local_link;

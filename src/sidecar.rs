@@ -64,15 +64,17 @@ mod throttle;
 mod verification;
 mod viewed_account;
 
+use crate::handler_threads::run_apart;
 use crate::local_link::LocalAcceptor;
 use crate::optional_parts::hides_path;
 use crate::private_refusals;
 use accounts::MemberAction;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Router};
 use base::telemetry::refusals::RefusalReason;
+use error::PageError;
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -214,7 +216,9 @@ async fn serve_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let mut router = more.merge(routes(state, closing));
+    let mut router = run_apart(more.merge(routes(state, closing)), "page-handlers", || {
+        PageError::Storage("the threads of the pages are stuck".into()).into_response()
+    })?;
     if listener.has_own_edge() {
         router = router.layer(from_fn(observe_other_peers));
     }

@@ -2,21 +2,24 @@
 //!
 //! This file must not handle its requests: `admin.rs` does.
 
-use crate::admin;
+use crate::admin::{self, AdminError};
 use crate::billing::Billing;
+use crate::handler_threads::run_apart;
 use crate::refused_requests::RefusedRequests;
 use accounts::Accounts;
 use arc_swap::ArcSwap;
+use axum::response::IntoResponse as _;
 use config::Settings;
+use std::io;
 use std::sync::Arc;
 
-/// Builds the router. Logs a warning if the address is not a loopback address.
+/// Builds the router, whose handlers run on threads of their own. Logs a warning if the address is not a loopback address.
 pub(super) fn admin_router(
     settings: &Arc<ArcSwap<Settings>>,
     accounts: &Accounts,
     billing: &Billing,
     refused: &RefusedRequests,
-) -> axum::Router {
+) -> io::Result<axum::Router> {
     let current = settings.load();
     if !current.admin.ip().is_loopback() {
         log::warn!(
@@ -24,10 +27,13 @@ pub(super) fn admin_router(
             current.admin
         );
     }
-    admin::router(
+    let routes = admin::router(
         accounts.clone(),
         billing.clone(),
         Arc::clone(settings),
         refused.clone(),
-    )
+    );
+    run_apart(routes, "admin-handlers", || {
+        AdminError::Storage("the threads of the admin API are stuck".into()).into_response()
+    })
 }

@@ -210,7 +210,7 @@ async fn serve(
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let refused = state.refused.as_ref();
     let refused = refused.context("the sidecar keeps no refused requests")?;
-    let interface = admin_router(&state.settings, &state.accounts, &state.billing, refused);
+    let interface = admin_router(&state.settings, &state.accounts, &state.billing, refused)?;
     let interface = guard_admin(
         status_router(ingest).merge(interface),
         &state.settings.load().admin_names,

@@ -325,6 +325,39 @@ fn a_signal_ends_a_gateway_whose_disk_does_not_answer() {
 }
 
 #[test]
+fn a_database_that_answers_nobody_stops_no_status_page() {
+    let world = Plan::default().start();
+    let root = world.account_with("root@example.test", &["--no-trial", "--admin"]);
+    let look = Request::get("/admin/v1/accounts").bearer(&root.key);
+    assert_eq!(client::ask(world.admin, &look).status, 200);
+    let page = Request::get("/dashboard").header("cookie", "gw-session=none");
+    let Some(frozen) = FrozenDisk::freeze_reads(&world) else {
+        return;
+    };
+    // More than there are threads for them.
+    let ask_all = |port: u16, request: &Request| -> Vec<Connection> {
+        let ask = |_| {
+            let mut connection = Connection::open(port);
+            assert!(connection.send(&request.bytes()));
+            connection
+        };
+        (0..8).map(ask).collect()
+    };
+    let mut waiting = ask_all(world.admin, &look);
+    waiting.extend(ask_all(world.sidecar, &page));
+    for _ in 0..20 {
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            assert_eq!(client::ask(world.admin, &Request::get(path)).status, 200);
+        }
+    }
+    drop(frozen);
+    for connection in &mut waiting {
+        assert!(matches!(connection.answer().status, 200 | 303));
+    }
+    world.close();
+}
+
+#[test]
 fn a_key_that_cannot_be_checked_pays_for_nothing_and_holds_up_nobody_else() {
     let (world, account) = served(Plan::default());
     let request = Chat.whole(&account.key, "input=1 output=1");

@@ -119,6 +119,13 @@ impl FrozenDisk {
         Self::hold_up(world, &files_in(&world.data_dir()), BLOCKING_CALLS)
     }
 
+    /// Holds up every thread that begins to read a database.
+    pub fn freeze_reads(world: &World) -> Option<Self> {
+        let mut files = files_in(&world.data_dir());
+        files.retain(|file| file.to_str().unwrap().contains(".db"));
+        Self::hold_up(world, &files, "fcntl")
+    }
+
     /// Holds up every thread that checks a database for writes of other processes.
     pub fn freeze_checks(world: &World) -> Option<Self> {
         let mut files = files_in(&world.data_dir());

@@ -104,6 +104,8 @@ mod tests {
             "\"b\\ob\"@example.com",
             "b\\ob@example.com",
             "(x)bob@example.com",
+            "bob@192.0.2.1",
+            "bob@example.1",
             "<bob@example.com>",
             "a,b@example.com",
             "a;b@example.com",

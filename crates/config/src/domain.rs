@@ -10,7 +10,14 @@ use idna::uts46::{DnsLength, Hyphens, Uts46};
 pub fn canonical_domain(domain: &str) -> Option<String> {
     let (deny, hyphens) = (AsciiDenyList::STD3, Hyphens::CheckFirstLast);
     let ascii = Uts46::new().to_ascii(domain.as_bytes(), deny, hyphens, DnsLength::Verify);
-    ascii.ok().map(Into::into)
+    let is_address = |domain: &str| {
+        let last = domain.rsplit('.').next().unwrap_or_default();
+        last.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    ascii
+        .ok()
+        .filter(|domain| !is_address(domain))
+        .map(Into::into)
 }
 
 /// Returns the domain of a canonical address.
