@@ -21,7 +21,6 @@ use llm_protocol::vendor_response::{self, ResponseForm, ResponseStream};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-#[path = "usage/dialects.rs"]
 mod dialects;
 
 use dialects::{Dialect, dialects};

@@ -1,4 +1,4 @@
-//! The rules of a ledger (`crates/ledger/tests/rules.rs`) on a ledger in PostgreSQL.
+//! The rules of a ledger (`crates/ledger/tests/rules/main.rs`) on a ledger in PostgreSQL.
 
 #[path = "../../crates/ledger/tests/rules/chain.rs"]
 mod chain;

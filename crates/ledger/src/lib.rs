@@ -9,7 +9,7 @@
 //!
 //! # Parts, from bottom to top
 //!
-//! A part uses only parts that precede it in this list, which the gateway's `tests/tidy.rs` checks.
+//! A part uses only those before it in this list, as the gateway's `tests/tidy/main.rs` checks.
 //!
 //! * [`error`]: errors of databases.
 //! * [`sqlite`]: one file of SQLite, its damage and its row cache.

@@ -2,7 +2,7 @@
 //! spans.
 //!
 //! This module must not build a tree, copy a value or accept anything that `serde_json` would
-//! refuse. `tests/properties.rs` compares the two through `request::read_summary` and
+//! refuse. `tests/properties/main.rs` compares the two through `request::read_summary` and
 //! `passthrough::rewrite_response`.
 //!
 //! `serde_json` is no replacement: its `IgnoredAny` neither bounds the depth nor reports the

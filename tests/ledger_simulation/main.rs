@@ -21,12 +21,9 @@
     clippy::disallowed_methods
 )]
 
-#[path = "ledger_simulation/episode.rs"]
 mod episode;
-#[path = "ledger_simulation/model.rs"]
 mod model;
 
-#[path = "ledger_simulation/upkeep.rs"]
 mod upkeep;
 
 use episode::{Counts, Episode, Sabotage};

@@ -9,16 +9,13 @@
     clippy::disallowed_methods
 )]
 
-#[path = "feeder/commands.rs"]
 mod commands;
-#[path = "feeder/restarts.rs"]
 mod restarts;
-#[path = "feeder/stale.rs"]
 mod stale;
 
 use accounts::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use accounts::db::{AccountRow, AppDb, Role};
-use accounts::{AccountStatus, Accounts};
+use accounts::{AccountStatus, Accounts, NewKey};
 use config::redis_address::RedisAddress;
 use credits::limits::Spender;
 use credits::money::{CreditSplit, Micro};
@@ -34,7 +31,7 @@ use model_gateway::billing::Billing;
 use model_gateway::shared_credit::ledger_ingest::{IngestWorker, LedgerIngest, debit_operation};
 use model_gateway::shared_credit::redis::{
     PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand, SettleReply,
-    SharedStore, SpendSeed, StoreEvent, partition,
+    SharedStore, SpendSeed, StoreAccount, StoreEvent, partition,
 };
 use model_gateway::shared_credit::shared_balances;
 use sha2::{Digest, Sha256};
@@ -102,10 +99,19 @@ impl World {
         Self::at(&address(server)).await
     }
 
+    /// A server, a world on it whose account the server knows, and the sidecar's worker.
+    async fn known() -> (Server, Self, IngestWorker) {
+        let server = Server::start();
+        let world = Self::on(&server).await;
+        let mut feed = world.feed();
+        world.make_known(&mut feed).await;
+        (server, world, feed)
+    }
+
     async fn at(address: &RedisAddress) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let billing = Billing::open(dir.path()).unwrap();
-        let settings = config::parse(include_str!("../conf/local.yaml"), &|_| None).unwrap();
+        let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
         billing
             .store_prices(settings.catalog.models(), now_ms())
             .unwrap();
@@ -144,13 +150,7 @@ impl World {
             cost,
         };
         world.open(ACCOUNT, None);
-        assert!(
-            world
-                .billing
-                .corrections()
-                .grant(ACCOUNT, credits(100), "first", now_ms())
-                .unwrap()
-        );
+        world.grant(ACCOUNT, credits(100), "first");
         world
     }
 
@@ -174,6 +174,29 @@ impl World {
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
 
+    /// Grants credits, with a reference that the account has not yet.
+    fn grant(&self, account: &str, amount: Micro, reference: &str) {
+        let corrections = self.billing.corrections();
+        let is_new = corrections.grant(account, amount, reference, now_ms());
+        assert!(is_new.unwrap(), "{reference} of {account}");
+    }
+
+    fn create_key(&self, name: &str) -> NewKey {
+        let keys = self.accounts.api_keys();
+        keys.create_key(ACCOUNT, name, now_ms()).unwrap()
+    }
+
+    fn revoke_key(&self, key: &NewKey, at_ms: i64) {
+        let keys = self.accounts.api_keys();
+        assert!(keys.revoke_key(None, &key.key_id, at_ms).unwrap());
+    }
+
+    /// Starts the sidecar's threads.
+    fn ingest(&self, server: &Server) -> LedgerIngest {
+        let start = || LedgerIngest::start(self.dir.path(), &address(server), false, None);
+        tokio::task::block_in_place(start).unwrap()
+    }
+
     fn feed(&self) -> IngestWorker {
         self.feed_from(&self.store)
     }
@@ -190,14 +213,27 @@ impl World {
         self.store.ingest().request_seed(ACCOUNT).await.unwrap();
         wait_for("the account in the store", async || {
             feed.run_all().await.unwrap();
-            self.store
-                .balances()
-                .account(ACCOUNT)
-                .await
-                .unwrap()
-                .is_some()
+            self.shared(ACCOUNT).await.is_some()
         })
         .await;
+    }
+
+    /// Waits until the sidecar's threads have published the account.
+    async fn wait_known(&self) {
+        self.store.ingest().request_seed(ACCOUNT).await.unwrap();
+        let is_known = async || self.shared(ACCOUNT).await.is_some();
+        wait_for("the account", is_known).await;
+    }
+
+    /// What the store has of an account.
+    async fn shared(&self, account: &str) -> Option<StoreAccount> {
+        self.store.balances().account(account).await.unwrap()
+    }
+
+    /// What the sidecar has not yet taken from the store.
+    async fn events(&self) -> Vec<(String, StoreEvent)> {
+        let events = self.store.events();
+        events.events(partition(ACCOUNT), "0", 10).await.unwrap()
     }
 
     async fn reserve(&self, request: &str) -> ReserveReply {
@@ -229,13 +265,7 @@ impl World {
     }
 
     async fn held(&self) -> CreditSplit {
-        self.store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .unwrap()
-            .held
+        self.shared(ACCOUNT).await.unwrap().held
     }
 
     async fn end(&self, request: &str) -> SettleReply {
@@ -259,9 +289,25 @@ impl World {
             .unwrap()
     }
 
+    async fn hold(&self, request: &str) {
+        let reply = self.reserve(request).await;
+        assert!(
+            matches!(reply, ReserveReply::Held(_)),
+            "{request}: {reply:?}"
+        );
+    }
+
+    async fn settle(&self, request: &str) {
+        let reply = self.end(request).await;
+        assert!(
+            matches!(reply, SettleReply::Done { .. }),
+            "{request}: {reply:?}"
+        );
+    }
+
     async fn run(&self, request: &str) {
-        assert!(matches!(self.reserve(request).await, ReserveReply::Held(_)));
-        assert!(matches!(self.end(request).await, SettleReply::Done { .. }));
+        self.hold(request).await;
+        self.settle(request).await;
     }
 
     /// The ledger's balance of the account minus the store's, in µc.
@@ -286,20 +332,12 @@ impl World {
 
 #[tokio::test]
 async fn what_happened_is_entered_once_wherever_it_was_cut() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (_server, world, feed) = World::known().await;
     for request in ["req_1", "req_2", "req_3"] {
         world.run(request).await;
     }
     let partition = partition(ACCOUNT);
-    let events = world
-        .store
-        .events()
-        .events(partition, "0", 10)
-        .await
-        .unwrap();
+    let events = world.events().await;
     assert_eq!(events.len(), 3);
     drop(feed);
     // As after a crash: the ledger has the first two events, but they were not cleared in the
@@ -351,16 +389,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
     let mut feed = world.feed();
     feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 3, "each once");
-    assert!(
-        world
-            .store
-            .events()
-            .events(partition, "0", 10)
-            .await
-            .unwrap()
-            .is_empty(),
-        "and cleared"
-    );
+    assert!(world.events().await.is_empty(), "and cleared");
     assert_eq!(
         world.end("req_3").await,
         SettleReply::Applied,
@@ -373,10 +402,7 @@ async fn what_happened_is_entered_once_wherever_it_was_cut() {
 
 #[tokio::test]
 async fn an_event_that_cannot_be_entered_stops_no_other() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     let stream = format!("gw:{{p{}}}:ev", partition(ACCOUNT));
     server.cli(&["xadd", &stream, "*", "what", "ever"]);
     server.cli(&[
@@ -402,10 +428,7 @@ async fn an_event_that_cannot_be_entered_stops_no_other() {
 
 #[tokio::test]
 async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     world.run("req_1").await;
     // The edge is of an older version, which looks at the marker.
     let (event, _) = world
@@ -420,28 +443,10 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
     assert_eq!(server.cli(&["config", "set", "maxmemory", "1mb"]), "OK");
     let refused = feed.run_all().await.unwrap_err();
     assert_eq!(world.debits(), 1, "it was entered: {refused}");
-    assert_eq!(
-        world
-            .store
-            .events()
-            .events(partition(ACCOUNT), "0", 10)
-            .await
-            .unwrap()
-            .len(),
-        1,
-        "and is still told"
-    );
+    assert_eq!(world.events().await.len(), 1, "and is still told");
     assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
     feed.run_all().await.unwrap();
-    assert!(
-        world
-            .store
-            .events()
-            .events(partition(ACCOUNT), "0", 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(world.events().await.is_empty());
     assert_eq!(
         world.end("req_1").await,
         SettleReply::Applied,
@@ -453,10 +458,7 @@ async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered()
 
 #[tokio::test]
 async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     world.run("req_1").await;
     feed.run_all().await.unwrap();
     // The request ends a second time, on a server that lost the first end and where the account had
@@ -484,10 +486,7 @@ async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() 
 
 #[tokio::test]
 async fn what_has_an_epoch_of_before_is_brought_up_to_date() {
-    let primary = Server::start();
-    let world = World::on(&primary).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (primary, world, mut feed) = World::known().await;
     let replica = frozen_replica(&primary).await;
     world.run("req_1").await;
     feed.run_all().await.unwrap();
@@ -530,10 +529,7 @@ async fn frozen_replica(primary: &Server) -> Server {
 
 #[tokio::test]
 async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_once() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     let place = partition(ACCOUNT);
     let forget = |request: &str| {
         assert_eq!(
@@ -545,10 +541,7 @@ async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_
     world.run("req_known").await;
     feed.run_all().await.unwrap();
     forget("req_known");
-    assert!(matches!(
-        world.reserve("req_open").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_open").await;
     lose_hold(&server, "req_open");
     for request in ["req_known", "req_open"] {
         let SettleReply::Done { taken, .. } = world.end(request).await else {
@@ -562,7 +555,7 @@ async fn an_end_without_a_hold_is_decided_by_the_ledger_and_posted_to_the_store_
     }
     drop(feed);
     // As after a crash: the ledger has the entries, but nothing was posted to the store yet.
-    let events = world.store.events().events(place, "0", 10).await.unwrap();
+    let events = world.events().await;
     let entered: Vec<_> = events
         .iter()
         .map(|(_, event)| {
@@ -620,10 +613,7 @@ fn lose_hold(server: &Server, request: &str) {
 #[tokio::test]
 async fn what_a_hold_covers_is_taken_from_the_store_though_the_ledger_has_the_end() {
     // The control of the test above: with a hold, the store takes the cost again, and keeps it.
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     world.run("req_known").await;
     feed.run_all().await.unwrap();
     let marker = format!("gw:{{p{}}}:r:req_known", partition(ACCOUNT));
@@ -639,10 +629,7 @@ async fn what_a_hold_covers_is_taken_from_the_store_though_the_ledger_has_the_en
 /// An API key with a spending limit learns of a debit that the ledger decided.
 #[tokio::test]
 async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     let place = partition(ACCOUNT);
     let api_key = format!("gw:{{p{place}}}:k:{KEY}");
     let PartitionLocation { epoch, .. } = world
@@ -674,10 +661,7 @@ async fn a_debit_that_the_ledger_decided_counts_as_the_spending_of_its_key() {
 
 #[tokio::test]
 async fn after_a_total_loss_nothing_is_lost_or_counted_twice_and_nothing_need_be_restored() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     let requests: Vec<_> = (0..5).map(|number| format!("req_{number}")).collect();
     for request in &requests {
         world.run(request).await;
@@ -685,18 +669,12 @@ async fn after_a_total_loss_nothing_is_lost_or_counted_twice_and_nothing_need_be
     feed.run_all().await.unwrap();
     // Only the edge knows the end of one request, and one still runs.
     world.run("req_unread").await;
-    assert!(matches!(
-        world.reserve("req_running").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_running").await;
     assert_eq!(server.cli(&["flushall"]), "OK");
     world.make_known(&mut feed).await;
     let markers = format!("gw:{{p{}}}:r:*", partition(ACCOUNT));
     assert_eq!(server.cli(&["keys", &markers]), "", "nothing is restored");
-    assert!(matches!(
-        world.reserve("req_new").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_new").await;
     let late = ["req_unread", "req_running", "req_new"];
     for request in requests.iter().map(String::as_str).chain(late) {
         world.end(request).await;
@@ -717,13 +695,7 @@ async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_ag
     world.store.ingest().request_seed(ACCOUNT).await.unwrap();
     feed.run_all().await.unwrap();
     assert!(
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .is_some(),
+        world.shared(ACCOUNT).await.is_some(),
         "a new store waits for nobody"
     );
     // The store loses this end before the sidecar reads it.
@@ -734,14 +706,11 @@ async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_ag
     feed.seed_accounts().await.unwrap();
     feed.run_all().await.unwrap();
     assert_eq!(
-        world.store.balances().account(ACCOUNT).await.unwrap(),
+        world.shared(ACCOUNT).await,
         None,
         "its credits could be spent again"
     );
-    assert!(matches!(
-        world.end("req_unread").await,
-        SettleReply::Done { .. }
-    ));
+    world.settle("req_unread").await;
     world.make_known(&mut feed).await;
     assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
     assert_eq!(world.end("req_unread").await, SettleReply::Applied);
@@ -749,29 +718,14 @@ async fn after_a_total_loss_an_account_is_seeded_once_the_edges_have_reported_ag
 
 /// A replica without the last writes takes over.
 async fn failover(is_noticed: bool) -> (i64, u64) {
-    let primary = Server::start();
-    let world = World::on(&primary).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (primary, world, mut feed) = World::known().await;
     world.run("req_kept").await;
-    assert!(matches!(
-        world.reserve("req_lost").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_lost").await;
     feed.run_all().await.unwrap();
     let replica = frozen_replica(&primary).await;
     // These two are in the ledger, and the promoted replica does not have them.
-    assert!(matches!(
-        world.end("req_lost").await,
-        SettleReply::Done { .. }
-    ));
-    assert!(
-        world
-            .billing
-            .corrections()
-            .grant(ACCOUNT, credits(7), "lost", now_ms())
-            .unwrap()
-    );
+    world.settle("req_lost").await;
+    world.grant(ACCOUNT, credits(7), "lost");
     feed.run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0);
     // The store loses this end before the sidecar reads it. Only the edge has it.
@@ -835,30 +789,11 @@ async fn control_a_failover_that_is_not_noticed_leaves_the_balances_apart() {
 
 #[tokio::test]
 async fn a_grant_counts_once_whether_seeded_or_posted() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
-    assert!(
-        world
-            .billing
-            .corrections()
-            .grant(ACCOUNT, credits(5), "second", now_ms())
-            .unwrap()
-    );
+    let (server, world, mut feed) = World::known().await;
+    world.grant(ACCOUNT, credits(5), "second");
     feed.run_all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "told");
-    assert_eq!(
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .unwrap()
-            .credited,
-        credits(105)
-    );
+    assert_eq!(world.shared(ACCOUNT).await.unwrap().credited, credits(105));
     let (kind, amount) = (BalanceChangeKind::TopUp, credits(2));
     let bought = BalanceChange {
         kind,
@@ -877,17 +812,7 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
             .is_new
     );
     feed.run_all().await.unwrap();
-    assert_eq!(
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .unwrap()
-            .credited,
-        credits(107)
-    );
+    assert_eq!(world.shared(ACCOUNT).await.unwrap().credited, credits(107));
     drop(feed);
     // As after a crash before the published position was saved: the sidecar publishes again the
     // credit that the account was seeded with, and the posted credit.
@@ -929,15 +854,7 @@ async fn a_trial_that_is_over_lapses_in_both() {
         .unwrap();
     feed.run_all().await.unwrap();
     assert_eq!(
-        world
-            .store
-            .balances()
-            .account("acct_trial")
-            .await
-            .unwrap()
-            .unwrap()
-            .has
-            .trial,
+        world.shared("acct_trial").await.unwrap().has.trial,
         credits(300)
     );
     wait_for("the lapse", async || {
@@ -953,15 +870,7 @@ async fn a_trial_that_is_over_lapses_in_both() {
     })
     .await;
     assert_eq!(
-        world
-            .store
-            .balances()
-            .account("acct_trial")
-            .await
-            .unwrap()
-            .unwrap()
-            .has
-            .trial,
+        world.shared("acct_trial").await.unwrap().has.trial,
         Micro::ZERO
     );
     let entries = world
@@ -976,14 +885,8 @@ async fn a_trial_that_is_over_lapses_in_both() {
 
 #[tokio::test]
 async fn holds_are_seen_by_those_who_look_at_the_books() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
-    assert!(matches!(
-        world.reserve("req_1").await,
-        ReserveReply::Held(_)
-    ));
+    let (_server, world, mut feed) = World::known().await;
+    world.hold("req_1").await;
     feed.run_all().await.unwrap();
     let balance = world.billing.balance(ACCOUNT, now_ms()).unwrap();
     assert_eq!(
@@ -1004,26 +907,11 @@ async fn holds_are_seen_by_those_who_look_at_the_books() {
 async fn keys_revocations_and_suspensions_arrive_within_a_second() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let early = world
-        .accounts
-        .api_keys()
-        .create_key(ACCOUNT, "early", now_ms())
-        .unwrap();
-    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
-    let feeder = tokio::task::block_in_place(start);
+    let early = world.create_key("early");
+    let feeder = world.ingest(&server);
     // Revoked long ago, while no sidecar ran. An edge may still have the key in its cache as valid.
-    let gone = world
-        .accounts
-        .api_keys()
-        .create_key(ACCOUNT, "gone", now_ms())
-        .unwrap();
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .revoke_key(None, &gone.key_id, now_ms() - 48 * 3_600_000)
-            .unwrap()
-    );
+    let gone = world.create_key("gone");
+    world.revoke_key(&gone, now_ms() - 48 * 3_600_000);
     let known = |key: &str| {
         format!(
             "gw:k:{}",
@@ -1052,30 +940,10 @@ async fn keys_revocations_and_suspensions_arrive_within_a_second() {
         says(&gone.key, "status") == "revoked"
     })
     .await;
-    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
-    wait_for("the account", async || {
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .is_some()
-    })
-    .await;
-    let late = world
-        .accounts
-        .api_keys()
-        .create_key(ACCOUNT, "late", now_ms())
-        .unwrap();
+    world.wait_known().await;
+    let late = world.create_key("late");
     soon("a new key", &|| says(&late.key, "status") == "active").await;
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .revoke_key(None, &late.key_id, now_ms())
-            .unwrap()
-    );
+    world.revoke_key(&late, now_ms());
     soon("a revocation", &|| says(&late.key, "status") == "revoked").await;
     assert!(
         server
@@ -1161,8 +1029,7 @@ async fn a_ledger_that_is_older_than_the_store_is_refused_until_the_store_is_emp
 async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
-    let feeder = tokio::task::block_in_place(start);
+    let feeder = world.ingest(&server);
     let billing = Billing::open_with_store(
         world.dir.path(),
         shared_balances(Some(address(&server))),
@@ -1182,10 +1049,7 @@ async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
     );
     assert!(!adjust(-20, "a").unwrap().is_new, "once");
     assert!(adjust(-21, "a").is_err(), "the reference is taken");
-    assert!(matches!(
-        world.reserve("req_1").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_1").await;
     let refused = adjust(-71, "b").unwrap_err().to_string();
     assert!(refused.contains("only 70 are available"), "{refused}");
     assert!(
@@ -1236,22 +1100,13 @@ async fn a_cluster_is_followed_like_one_server() {
     let mut feed = world.feed();
     world.make_known(&mut feed).await;
     world.run("req_1").await;
-    assert!(matches!(
-        world.reserve("req_2").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_2").await;
     world
         .accounts
         .api_keys()
         .create_key(ACCOUNT, "a key", now_ms())
         .unwrap();
-    assert!(
-        world
-            .billing
-            .corrections()
-            .grant(ACCOUNT, credits(1), "more", now_ms())
-            .unwrap()
-    );
+    world.grant(ACCOUNT, credits(1), "more");
     feed.run_all().await.unwrap();
     assert_eq!(world.debits(), 1);
     assert_eq!(world.drift(&world.store).await, 0);
@@ -1290,19 +1145,8 @@ async fn a_cluster_is_followed_like_one_server() {
 async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
     let mut server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
-    let feeder = tokio::task::block_in_place(start);
-    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
-    wait_for("the account", async || {
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .is_some()
-    })
-    .await;
+    let feeder = world.ingest(&server);
+    world.wait_known().await;
     let mut ended = 0;
     for round in 0..3 {
         for number in 0..5 {
@@ -1350,7 +1194,7 @@ impl Sidecar {
         let ports = [(); 3]
             .map(|()| TcpListener::bind("127.0.0.1:0").unwrap())
             .map(|port| port.local_addr().unwrap().port());
-        let text = include_str!("../conf/local.yaml")
+        let text = include_str!("../../conf/local.yaml")
             .replace("127.0.0.1:8080\"]", &format!("127.0.0.1:{}\"]", ports[0]))
             .replace("127.0.0.1:8081", &format!("127.0.0.1:{}", ports[1]))
             .replace("127.0.0.1:9090", &format!("127.0.0.1:{}", ports[2]))
@@ -1411,22 +1255,9 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         is(Sidecar::ask(admin, "/readyz", ""), "200")
     })
     .await;
-    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
-    wait_for("the account", async || {
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .is_some()
-    })
-    .await;
+    world.wait_known().await;
     let request = format!("req_{}", uuid::Uuid::now_v7().simple());
-    assert!(matches!(
-        world.reserve(&request).await,
-        ReserveReply::Held(_)
-    ));
+    world.hold(&request).await;
     let whose = format!("x-gateway-account: {ACCOUNT}\r\n");
     wait_for("the hold", async || {
         Sidecar::ask(pages, "/v1/credits", &whose)
@@ -1441,10 +1272,7 @@ async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
         let (path, whose) = (path.clone(), whose.clone());
         move || Sidecar::ask(pages, &path, &whose).unwrap()
     });
-    assert!(matches!(
-        world.end(&request).await,
-        SettleReply::Done { .. }
-    ));
+    world.settle(&request).await;
     let (status, body) = tokio::task::block_in_place(|| asking.join().unwrap());
     assert!(
         status.contains("200")

@@ -13,9 +13,7 @@
     clippy::duplicate_mod
 )]
 
-#[path = "scripts/benches.rs"]
 mod benches;
-#[path = "scripts/release.rs"]
 mod release;
 
 use std::net::TcpListener;

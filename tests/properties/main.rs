@@ -14,37 +14,21 @@
     clippy::panic
 )]
 
-#[path = "properties/answers.rs"]
 mod answers;
-#[path = "properties/billing_examples.rs"]
 mod billing_examples;
-#[path = "properties/billing_text.rs"]
 mod billing_text;
-#[path = "properties/conversation.rs"]
 mod conversation;
-#[path = "properties/failures.rs"]
 mod failures;
-#[path = "properties/features.rs"]
 mod features;
-#[path = "properties/legal.rs"]
 mod legal;
-#[path = "properties/legal_responses.rs"]
 mod legal_responses;
-#[path = "properties/payloads.rs"]
 mod payloads;
-#[path = "properties/prices.rs"]
 mod prices;
-#[path = "properties/requests.rs"]
 mod requests;
-#[path = "properties/responses.rs"]
 mod responses;
-#[path = "properties/responses_vendor.rs"]
 mod responses_vendor;
-#[path = "properties/streams.rs"]
 mod streams;
-#[path = "properties/translation.rs"]
 mod translation;
-#[path = "properties/usage.rs"]
 mod usage;
 
 /// Prints failing seeds and does not store them: a failure becomes a test of its own.

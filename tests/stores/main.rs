@@ -10,15 +10,10 @@
     clippy::disallowed_methods
 )]
 
-#[path = "stores/copies.rs"]
 mod copies;
-#[path = "stores/edge.rs"]
 mod edge;
-#[path = "stores/ledger.rs"]
 mod ledger;
-#[path = "stores/limits.rs"]
 mod limits;
-#[path = "stores/schema.rs"]
 mod schema;
 
 use config::redis_address::RedisAddress;

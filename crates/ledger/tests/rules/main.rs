@@ -15,19 +15,12 @@
     clippy::disallowed_methods
 )]
 
-#[path = "rules/chain.rs"]
 mod chain;
-#[path = "rules/list.rs"]
 mod list;
-#[path = "rules/model.rs"]
 mod model;
-#[path = "rules/money.rs"]
 mod money;
-#[path = "rules/random.rs"]
 mod random;
-#[path = "rules/store.rs"]
 mod store;
-#[path = "rules/world.rs"]
 mod world;
 
 use ledger::Ledger;

@@ -6,9 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "tidy/imports.rs"]
 mod imports;
-#[path = "tidy/references.rs"]
 mod references;
 
 use std::collections::BTreeMap;
