@@ -3,7 +3,6 @@
 
 use super::{ACCOUNT, KEY, LEASE, UNSWEPT, World, address, credits, now_ms, wait_for};
 use credits::money::CreditSplit;
-use model_gateway::shared_credit::ledger_ingest::LedgerIngest;
 use model_gateway::shared_credit::redis::{
     EndState, ReserveCommand, ReserveReply, SettleCommand, SettleReply, SharedStore, partition,
 };
@@ -45,13 +44,7 @@ async fn a_request_costs_the_store_no_more_than_twelve_commands() {
     let world = World::on(&server).await;
     let mut feed = world.feed();
     let more = credits(10_000);
-    assert!(
-        world
-            .billing
-            .corrections()
-            .grant(ACCOUNT, more, "more", now_ms())
-            .unwrap()
-    );
+    world.grant(ACCOUNT, more, "more");
     world.make_known(&mut feed).await;
     world.run("req_warm").await;
     feed.run_all().await.unwrap();
@@ -87,19 +80,8 @@ async fn a_request_costs_the_store_no_more_than_twelve_commands() {
 async fn an_idle_sidecar_sends_few_commands_and_finds_what_happens_all_the_same() {
     let server = Server::start();
     let world = World::on(&server).await;
-    let start = || LedgerIngest::start(world.dir.path(), &address(&server), false, None).unwrap();
-    let feeder = tokio::task::block_in_place(start);
-    world.store.ingest().request_seed(ACCOUNT).await.unwrap();
-    wait_for("the account", async || {
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .is_some()
-    })
-    .await;
+    let feeder = world.ingest(&server);
+    world.wait_known().await;
     // The sidecar has begun; from here on nothing happens for so long.
     const QUIET: Duration = Duration::from_secs(3);
     let (before, began) = (commands(&server), Instant::now());
@@ -120,10 +102,7 @@ async fn an_idle_sidecar_sends_few_commands_and_finds_what_happens_all_the_same(
 
 #[tokio::test]
 async fn an_edge_learns_what_the_ledger_has_from_the_events_that_are_gone() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     // An old event that nobody can enter stays, and holds up no other.
     server.cli(&["xadd", &key("ev", ""), "1-1", "what", "ever"]);
     assert_eq!(state(&world, "req_1").await, EndState::Lost, "never sent");
@@ -155,10 +134,7 @@ async fn an_edge_learns_what_the_ledger_has_from_the_events_that_are_gone() {
 /// Another server may give an event's id to another event.
 #[tokio::test]
 async fn an_event_of_another_request_is_not_removed() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     world.run("req_here").await;
     let event = event_of(&world).await;
     let there = [(event.clone(), "req_there".to_owned())];
@@ -180,10 +156,7 @@ async fn an_event_of_another_request_is_not_removed() {
 /// The user of an installation from before lacks MGET and XREAD.
 #[tokio::test]
 async fn a_user_without_the_new_rights_is_served_all_the_same() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, mut feed) = World::known().await;
     server.cli(&["acl", "setuser", "default", "-mget", "-xread"]);
     world.run("req_1").await;
     assert_eq!(state(&world, "req_1").await, EndState::Waiting);
@@ -204,26 +177,11 @@ fn reserve_as_before(server: &Server, request: &str, ends_at_ms: i64) {
 
 #[tokio::test]
 async fn holds_of_an_older_version_are_settled_seen_and_released() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
-    let held = async || {
-        world
-            .store
-            .balances()
-            .account(ACCOUNT)
-            .await
-            .unwrap()
-            .unwrap()
-            .held
-    };
+    let (server, world, mut feed) = World::known().await;
+    let held = async || world.shared(ACCOUNT).await.unwrap().held;
     reserve_as_before(&server, "req_old", now_ms() + 60_000);
     reserve_as_before(&server, "req_gone", now_ms() - 1);
-    assert!(matches!(
-        world.reserve("req_new").await,
-        ReserveReply::Held(_)
-    ));
+    world.hold("req_new").await;
     feed.run_all().await.unwrap();
     let twenty = CreditSplit {
         paid: credits(20),
@@ -235,7 +193,7 @@ async fn holds_of_an_older_version_are_settled_seen_and_released() {
         "the one whose edge is gone is released"
     );
     for request in ["req_old", "req_new"] {
-        assert!(matches!(world.end(request).await, SettleReply::Done { .. }));
+        world.settle(request).await;
     }
     assert_eq!(held().await, CreditSplit::ZERO);
     assert_eq!(server.cli(&["exists", &key("h:", ACCOUNT)]), "0");
@@ -245,10 +203,7 @@ async fn holds_of_an_older_version_are_settled_seen_and_released() {
 
 #[tokio::test]
 async fn an_account_is_visited_while_it_has_holds_and_forgotten_after() {
-    let server = Server::start();
-    let world = World::on(&server).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (server, world, _feed) = World::known().await;
     let (store, place, full) = (world.store.clone(), partition(ACCOUNT), credits(1));
     let reserve = async |request: &str, lease: Duration| {
         let asked = ReserveCommand {

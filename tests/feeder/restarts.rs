@@ -1,7 +1,7 @@
 //! What the sidecar restores after the store's server has restarted: only what that server may have
 //! lost. Real Redis.
 
-use super::{ACCOUNT, PATIENCE, World, address, credits, frozen_replica, now_ms};
+use super::{ACCOUNT, PATIENCE, World, address, credits, frozen_replica};
 use model_gateway::shared_credit::redis::{SettleReply, SharedStore, partition};
 use test_world::redis::Server;
 
@@ -23,11 +23,7 @@ async fn asked_for_after_a_restart(has_record: bool) -> usize {
     let mut server = Server::start();
     let world = World::on(&server).await;
     let mut feed = world.feed();
-    world
-        .billing
-        .corrections()
-        .grant(ACCOUNT, credits(10_000), "more", now_ms())
-        .unwrap();
+    world.grant(ACCOUNT, credits(10_000), "more");
     world.make_known(&mut feed).await;
     for number in 0..REQUESTS {
         world.run(&format!("req_{number}")).await;
@@ -81,10 +77,7 @@ async fn a_server_that_restarted_unnoticed_records_nothing() {
 /// also reads that report before it restores. Returns the ledger's balance minus the store's, in
 /// µc.
 async fn reported_before_the_restoration(is_entered_before: bool, marks_as_settled: bool) -> i64 {
-    let primary = Server::start();
-    let world = World::on(&primary).await;
-    let mut feed = world.feed();
-    world.make_known(&mut feed).await;
+    let (primary, world, mut feed) = World::known().await;
     let replica = frozen_replica(&primary).await;
     world.run("req_lost").await;
     feed.run_all().await.unwrap();

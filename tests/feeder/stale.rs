@@ -68,13 +68,7 @@ impl Episode {
             ends_at_ms,
         };
         world.open(MIXED, Some(trial));
-        assert!(
-            world
-                .billing
-                .corrections()
-                .grant(MIXED, paid, "funds", now_ms())
-                .unwrap()
-        );
+        world.grant(MIXED, paid, "funds");
         let store = world.store.clone();
         let mut feed = world.feed();
         store.ingest().request_seed(MIXED).await.unwrap();
@@ -236,15 +230,16 @@ impl Episode {
         );
     }
 
+    /// What the ledger has left of the trial.
+    fn trial(&self) -> Micro {
+        let row = self.world.ledger().rows().account(MIXED, "");
+        row.unwrap().unwrap().trial
+    }
+
     /// The ledger's balance minus the store's, by bucket.
     async fn drift(&self) -> CreditSplit {
-        let row = self
-            .world
-            .ledger()
-            .rows()
-            .account(MIXED, "")
-            .unwrap()
-            .unwrap();
+        let row = self.world.ledger().rows().account(MIXED, "");
+        let row = row.unwrap().unwrap();
         let shared = self.store.balances().account(MIXED).await.unwrap().unwrap();
         assert_eq!(shared.held, CreditSplit::ZERO);
         CreditSplit {
@@ -252,6 +247,14 @@ impl Episode {
             trial: row.trial,
         }
         .minus(shared.has)
+    }
+
+    /// Ends all requests. The ledger must then be right, and agree with the store; nothing may be
+    /// written off, because there was credit.
+    async fn finish(&mut self, chance: &mut Chance, seed: u64) {
+        self.settle(chance).await;
+        assert_eq!(self.checked(seed), Micro::ZERO, "seed {seed}: written off");
+        assert_eq!(self.drift().await, CreditSplit::ZERO, "seed {seed}");
     }
 
     /// Checks the ledger. Returns the amount that was written off.
@@ -295,17 +298,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         episode.end(0).await;
     }
     episode.pass().await;
-    assert_eq!(
-        episode
-            .world
-            .ledger()
-            .rows()
-            .account(MIXED, "")
-            .unwrap()
-            .unwrap()
-            .trial,
-        Micro::ZERO
-    );
+    assert_eq!(episode.trial(), Micro::ZERO);
     episode.promote(replica).await;
     // The requests are admitted and end before the sidecar notices the new server.
     for _ in 0..TRIAL_REQUESTS / 2 {
@@ -317,13 +310,7 @@ async fn a_spent_trial_that_a_stale_replica_promises_again_is_borne_by_paid_cred
         );
         episode.end(0).await;
     }
-    episode.settle(&mut Chance(1)).await;
-    assert_eq!(
-        episode.checked(1),
-        Micro::ZERO,
-        "written off while there was credit"
-    );
-    assert_eq!(episode.drift().await, CreditSplit::ZERO);
+    episode.finish(&mut Chance(1), 1).await;
 }
 
 #[tokio::test]
@@ -331,14 +318,7 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
     let cost = cost().await;
     let mut episode = Episode::start(Micro::ZERO, cost).await;
     let replica = episode.freeze().await;
-    assert!(
-        episode
-            .world
-            .billing
-            .corrections()
-            .grant(MIXED, credits(1_000_000), "bought", now_ms())
-            .unwrap()
-    );
+    episode.world.grant(MIXED, credits(1_000_000), "bought");
     episode.pass().await;
     for _ in 0..3 {
         episode.begin().await;
@@ -348,13 +328,7 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
     for _ in 0..3 {
         episode.end(0).await;
     }
-    episode.settle(&mut Chance(1)).await;
-    assert_eq!(
-        episode.checked(1),
-        Micro::ZERO,
-        "written off while there was credit"
-    );
-    assert_eq!(episode.drift().await, CreditSplit::ZERO);
+    episode.finish(&mut Chance(1), 1).await;
 }
 
 #[tokio::test]
@@ -381,24 +355,12 @@ async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     // that the request used.
     episode.end(0).await;
     episode.pass().await;
-    let has_lapsed = |world: &World| {
-        world
-            .ledger()
-            .rows()
-            .account(MIXED, "")
-            .unwrap()
-            .unwrap()
-            .trial
-            == Micro::ZERO
-    };
-    while !has_lapsed(&episode.world) {
+    while episode.trial() != Micro::ZERO {
         episode.pass().await;
     }
     assert_eq!(episode.drift().await, CreditSplit::ZERO);
     episode.promote(replica).await;
-    episode.settle(&mut Chance(1)).await;
-    assert_eq!(episode.checked(1), Micro::ZERO);
-    assert_eq!(episode.drift().await, CreditSplit::ZERO);
+    episode.finish(&mut Chance(1), 1).await;
 }
 
 #[tokio::test]
@@ -411,14 +373,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
         episode.end(0).await;
     }
     episode.pass().await;
-    assert!(
-        episode
-            .world
-            .billing
-            .corrections()
-            .grant(MIXED, credits(1_000), "bought", now_ms())
-            .unwrap()
-    );
+    episode.world.grant(MIXED, credits(1_000), "bought");
     episode.promote(replica).await;
     // The amount exceeds the paid credit that the replica knows, so the replica takes the rest from
     // the trial, which is already spent.
@@ -442,9 +397,7 @@ async fn an_adjustment_that_a_stale_replica_bears_of_a_spent_trial_is_entered_an
     )
     .unwrap();
     billing.corrections().post_change(&change).unwrap();
-    episode.settle(&mut Chance(1)).await;
-    assert_eq!(episode.checked(1), Micro::ZERO);
-    assert_eq!(episode.drift().await, CreditSplit::ZERO);
+    episode.finish(&mut Chance(1), 1).await;
 }
 
 /// Number of episodes, by default and in long runs.
@@ -481,13 +434,7 @@ async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() 
             }
             failovers += 1;
         }
-        episode.settle(&mut chance).await;
-        assert_eq!(
-            episode.checked(seed),
-            Micro::ZERO,
-            "seed {seed}: written off while there was credit"
-        );
-        assert_eq!(episode.drift().await, CreditSplit::ZERO, "seed {seed}");
+        episode.finish(&mut chance, seed).await;
         requests += episode.ended.len();
     }
     eprintln!(
