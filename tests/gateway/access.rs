@@ -3,7 +3,7 @@
 use crate::account::micro;
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Messages};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -182,13 +182,12 @@ fn a_line_has_the_method_and_the_path_and_nothing_in_it_that_is_secret() {
 fn a_client_that_left_has_a_line_and_the_last_lines_are_written_before_the_end() {
     let (mut world, path, _dir) = logging();
     let account = world.account();
-    let mut connection = world.connect();
-    connection.send(&Chat.stream(&account.key, "events=50 gap_ms=100").bytes());
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) =
+        world.begin(&Chat.stream(&account.key, "events=50 gap_ms=100"));
     connection.until(&mut answer, "data:");
     drop(connection);
-    wait_for("the stream to be ended", SOON, || {
-        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    wait_until("the stream to be ended", SOON, || {
+        world.metric("gateway_open_holds", &[]) == 0.0
     });
     let last = world.works(Messages, &account.key);
     world.leave();
@@ -207,7 +206,7 @@ fn a_log_that_was_moved_away_is_begun_anew_at_a_hangup() {
     let moved = path.with_extension("1");
     std::fs::rename(&path, &moved).unwrap();
     world.signal("HUP");
-    wait_for("a new file", SOON, || path.exists().then_some(()));
+    wait_until("a new file", SOON, || path.exists());
     let second = world.works(Chat, &account.key);
     assert!(by_request(&moved, 1).contains_key(&first.request_id()));
     assert!(by_request(&path, 1).contains_key(&second.request_id()));
@@ -252,5 +251,4 @@ fn an_answer_says_where_its_time_went() {
             .header("server-timing"),
         None
     );
-    world.close();
 }

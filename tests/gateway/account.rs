@@ -2,7 +2,7 @@
 
 use crate::client::{self, Answer, Connection, Request};
 use crate::surface::Surface;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -137,8 +137,8 @@ impl World {
         let key = made["key"].as_str().unwrap().to_owned();
         if self.beside.is_some() {
             let credits = Request::get("/v1/credits").bearer(&key);
-            wait_for("the edge to know the key", SOON, || {
-                (self.ask(&credits).status == 200).then_some(())
+            wait_until("the edge to know the key", SOON, || {
+                self.ask(&credits).status == 200
             });
         }
         (made["key_id"].as_str().unwrap().to_owned(), key)
@@ -224,16 +224,40 @@ impl World {
         client::ask(self.edge, request)
     }
 
+    /// Like [`World::ask`], for an answer that must have this status.
+    #[track_caller]
+    pub fn expect(&self, status: u16, request: &Request) -> Answer {
+        let answer = self.ask(request);
+        assert_eq!(answer.status, status, "{}", answer.text());
+        answer
+    }
+
     pub fn connect(&self) -> Connection {
         Connection::open(self.edge)
+    }
+
+    /// Sends a request on its own connection, and reads no more than the head of the answer.
+    #[track_caller]
+    pub fn begin(&self, request: &Request) -> (Connection, Answer) {
+        let mut connection = self.connect();
+        assert!(connection.send(&request.bytes()));
+        let answer = connection.begin();
+        (connection, answer)
+    }
+
+    /// Like [`World::begin`], for a stream that must begin; the client has its first bytes.
+    #[track_caller]
+    pub fn begin_stream(&self, request: &Request) -> (Connection, Answer) {
+        let (mut connection, mut answer) = self.begin(request);
+        let has_begun = answer.status == 200 && connection.more(&mut answer);
+        assert!(has_begun, "{}", answer.text());
+        (connection, answer)
     }
 
     /// Sends a request that must succeed.
     #[track_caller]
     pub fn works(&self, surface: Surface, key: &str) -> Answer {
-        let answer = self.ask(&surface.whole(key, "input=10 output=10"));
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer
+        self.expect(200, &surface.whole(key, "input=10 output=10"))
     }
 }
 

@@ -158,7 +158,6 @@ fn the_address_that_an_sdk_takes_is_called_whether_or_not_it_names_a_version() {
         Request::post("/v1/messages/count_tokens", count.framed_body()).bearer(&account.key);
     assert_eq!(world.ask(&count).json(), json!({"input_tokens": 7}));
     assert!(vendor.take()[0].starts_with("POST /v1/messages/count_tokens "));
-    world.close();
 }
 
 #[test]
@@ -263,7 +262,6 @@ fn path_query_headers_and_auth_reach_the_vendor_and_an_endpoints_own_go_before_i
     );
     assert!(said.contains(&shown) && !said.contains("CANARY"), "{said}");
     assert!(!world.log().contains("CANARY"));
-    world.close();
 }
 
 #[test]
@@ -299,7 +297,6 @@ fn a_path_that_tells_nothing_of_others_has_its_tokens_counted_here() {
         (json!({"input_tokens": 7}), None)
     );
     assert!(vendor.take()[0].starts_with("POST /claude/messages/count_tokens "));
-    world.close();
 }
 
 #[test]
@@ -309,8 +306,7 @@ fn responses_are_asked_beside_a_chat_path() {
     let entry = format!("{{preset: azure-openai, api_key: k, endpoints: [{{url: \"{url}\"}}]}}");
     let world = world_with(&[("azure", entry)], ", upstream_protocol: responses");
     let account = world.account();
-    let answer = world.ask(&question(Chat, &account.key, "azure"));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    world.expect(200, &question(Chat, &account.key, "azure"));
     let body = json!({"model": "azure", "input": "hello", "max_output_tokens": 16});
     let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -331,7 +327,6 @@ fn responses_are_asked_beside_a_chat_path() {
             .all(|head| head.contains("\r\napi-key: k\r\n") && !head.contains("authorization")),
         "{heads:?}"
     );
-    world.close();
 }
 
 #[test]
@@ -373,7 +368,6 @@ fn a_client_whose_base_address_has_one_v1_too_few_or_too_many_is_served() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         assert!(answer.has("beta-5.2"));
     }
-    world.close();
 }
 
 #[test]
@@ -409,5 +403,4 @@ fn a_path_that_is_wrong_in_another_way_is_a_json_error_that_names_the_right_addr
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("/v1/chat/completions"), "{message}");
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }

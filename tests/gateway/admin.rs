@@ -70,13 +70,8 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
     for surface in BOTH {
         let account = world.account_with(&format!("{surface:?}@example.test"), &[]);
         let path = format!("/accounts/{}/adjustments", account.email);
-        let mut connection = world.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=10 hold=5 input=100 output=50")
-                .bytes(),
-        );
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) =
+            world.begin(&surface.stream(&account.key, "events=10 hold=5 input=100 output=50"));
         // No wait is needed: the API sees the holds of its own process without the mirror.
         let adjust = |amount: i64, reference: &str| {
             let body = json!({"credits": format!("-{}", credits(amount)), "ref": reference, "reason": "a test"});
@@ -152,7 +147,6 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
         (&2.into(), &4.into()),
         "{verdict}"
     );
-    world.close();
 }
 
 #[test]
@@ -265,7 +259,6 @@ fn of_sixteen_equal_postings_at_once_exactly_one_counts() {
         world.log()
     );
     assert!(!world.log().contains("gw-sk-"));
-    world.close();
 }
 
 #[test]
@@ -329,7 +322,6 @@ fn the_interface_is_for_administrators_on_the_private_listener_alone() {
             .len(),
         2
     );
-    world.close();
 }
 
 #[test]
@@ -377,7 +369,6 @@ fn a_disabled_key_and_a_suspended_account_are_refused_at_the_next_request_until_
         Some(1)
     );
     assert_eq!(status(&other), [401, 401]);
-    world.close();
 }
 
 #[test]
@@ -441,5 +432,4 @@ fn credit_that_was_bought_counts_as_such_and_is_in_the_books() {
     // Ignore the lapse of the trial: the gateway posts it at its own time.
     let kinds: Vec<_> = kinds.filter(|kind| *kind != "lapse").collect();
     assert_eq!(kinds, ["debit", "topup", "topup", "trial"]);
-    world.close();
 }

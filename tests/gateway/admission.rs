@@ -4,12 +4,10 @@
 use crate::account::Account;
 use crate::client::{Answer, Connection, Request};
 use crate::failure_table::Unfinished;
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, INVALID, INVALID_API_KEY, Messages, Surface};
 use crate::world::{Plan, World};
 use serde_json::json;
 use std::time::{Duration, Instant};
-
-const INVALID: &str = "invalid_request_error";
 
 /// A request in which only the path is valid.
 fn bare(surface: Surface) -> Request {
@@ -45,7 +43,6 @@ fn an_unknown_path_is_404_before_anything_else() {
         }
     }
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }
 
 #[test]
@@ -74,7 +71,6 @@ fn a_wrong_method_is_405_before_the_key() {
         INVALID,
         None,
     );
-    world.close();
 }
 
 /// Codex asks for a WebSocket first. It uses plain requests at once only after a 426.
@@ -87,8 +83,7 @@ fn a_web_socket_is_426_and_its_connection_ends() {
             .header("upgrade", "websocket")
             .header("sec-websocket-version", "13")
             .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
-        let answer = world.ask(&request);
-        assert_eq!(answer.status, 426, "{}", answer.text());
+        let answer = world.expect(426, &request);
         assert_eq!(answer.header("connection"), Some("close"));
         assert_eq!(
             answer.json()["error"]["code"],
@@ -97,7 +92,6 @@ fn a_web_socket_is_426_and_its_connection_ends() {
             answer.text()
         );
     }
-    world.close();
 }
 
 #[test]
@@ -136,12 +130,7 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
         for (what, request) in refused {
             let answer = world.ask(&request);
             assert_eq!(answer.status, 401, "{what}: {}", answer.text());
-            let error = surface.fails(
-                &answer,
-                (401, INVALID),
-                (401, "authentication_error"),
-                Some("invalid_api_key"),
-            );
+            let error = surface.fails_as(&answer, INVALID_API_KEY);
             let message = error["message"].as_str().unwrap();
             assert!(!message.contains("abcdefgh"), "{what}: {message}");
             if what.ends_with("vendor's") {
@@ -169,13 +158,11 @@ fn a_key_that_is_not_good_is_401_before_the_body() {
             open().bearer("sk-proj-abcdefgh").header("x-api-key", key),
             open().bearer(&wrong_checksum).header("x-api-key", key),
         ] {
-            let answer = world.ask(&request);
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            world.expect(200, &request);
         }
     }
     assert_eq!(world.vendor.calls(), 14);
     world.ended(&account, 14);
-    world.close();
 }
 
 fn unknown_key() -> String {
@@ -205,12 +192,7 @@ fn a_key_of_a_suspended_account_is_403_until_it_is_resumed() {
             Some("account_suspended"),
         );
     }
-    assert_eq!(
-        world
-            .ask(&Request::get("/v1/credits").bearer(&account.key))
-            .status,
-        403
-    );
+    world.expect(403, &Request::get("/v1/credits").bearer(&account.key));
     world.json(&["account", "resume", &account.id]);
     world.works(Messages, &account.key);
     world.json(&["key", "revoke", &account.key_id]);
@@ -220,7 +202,6 @@ fn a_key_of_a_suspended_account_is_403_until_it_is_resumed() {
         "a revoked key"
     );
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 #[test]
@@ -264,7 +245,7 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
             let request = Request::post(surface.path(), padded.clone())
                 .bearer(&account.key)
                 .chunked(chunk);
-            assert_eq!(world.ask(&request).status, 200);
+            world.expect(200, &request);
         }
         // Without a valid key, the gateway does not even check the size.
         assert_eq!(
@@ -275,7 +256,6 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
         );
     }
     assert_eq!(world.vendor.calls(), 4);
-    world.close();
 }
 
 #[test]
@@ -332,7 +312,6 @@ fn a_body_that_is_no_request_is_400() {
         assert!(matches!(answer.status, 400 | 404), "{}", answer.text());
     }
     nothing_happened(&world, &account);
-    world.close();
 }
 
 #[test]
@@ -372,7 +351,6 @@ fn a_model_that_is_not_in_the_catalog_is_404() {
         assert!(message.ends_with(near), "{message}");
     }
     nothing_happened(&world, &account);
-    world.close();
 }
 
 #[test]
@@ -391,7 +369,6 @@ fn a_body_that_breaks_off_is_400() {
         }
     }
     nothing_happened(&world, &account);
-    world.close();
 }
 
 #[test]
@@ -409,7 +386,6 @@ fn a_body_that_came_while_the_gateway_was_stopped_is_read() {
     std::thread::sleep(Duration::from_millis(1_500));
     world.signal("CONT");
     assert_eq!(connection.answer().status, 200);
-    world.close();
 }
 
 #[test]
@@ -459,7 +435,6 @@ fn a_body_that_stalls_is_408() {
         );
     }
     nothing_happened(&world, &account);
-    world.close();
 }
 
 #[test]
@@ -476,12 +451,7 @@ fn an_earlier_judgement_stands_above_a_later_one() {
             world.ask(&Request::post(path, body).bearer(key)).status
         };
         assert_eq!(to("/v1/unknown", &large, "bad"), 404);
-        assert_eq!(
-            world
-                .ask(&Request::new("PATCH", surface.path()).bearer("bad"))
-                .status,
-            405
-        );
+        world.expect(405, &Request::new("PATCH", surface.path()).bearer("bad"));
         assert_eq!(to(surface.path(), &large, "bad"), 401);
         assert_eq!(to(surface.path(), &large, &account.key), 413);
         assert_eq!(to(surface.path(), &large, &poor.key), 413);
@@ -492,10 +462,9 @@ fn an_earlier_judgement_stands_above_a_later_one() {
         );
         assert_eq!(to(surface.path(), b"{", &scant.key), 400);
         assert_eq!(to(surface.path(), unknown.as_bytes(), &scant.key), 404);
-        assert_eq!(world.ask(&surface.whole(&scant.key, "input=1")).status, 402);
+        world.expect(402, &surface.whole(&scant.key, "input=1"));
     }
     nothing_happened(&world, &account);
-    world.close();
 }
 
 #[test]
@@ -520,5 +489,4 @@ fn garbage_on_the_wire_harms_nobody() {
     }
     assert_eq!(world.vendor.calls(), 0);
     world.works(Chat, key);
-    world.close();
 }

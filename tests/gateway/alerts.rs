@@ -102,5 +102,4 @@ fn an_alert_survives_the_death_of_the_gateway_that_sends_it() {
     let page = world.ask(&Request::get("/dashboard/alerts").header("cookie", &cookie));
     assert!(page.text().contains(">delivered<"), "{}", page.text());
     assert_eq!(receiver.requests.lock().unwrap().len(), 2);
-    world.close();
 }

@@ -78,7 +78,6 @@ fn an_alias_leads_to_its_model_and_everything_that_is_kept_has_the_id() {
             Some("model_not_found"),
         );
     }
-    world.close();
 }
 
 #[test]
@@ -114,7 +113,6 @@ fn a_key_that_is_bound_to_a_model_is_bound_under_each_of_its_names() {
     }
     let listed = world.ask(&Request::get("/v1/models?aliases=true").bearer(&account.key));
     assert_eq!(ids(&listed), ["beta-5.2", "gpt-5.2", "claude-haiku-mine"]);
-    world.close();
 }
 
 #[test]
@@ -198,5 +196,4 @@ fn the_list_has_ids_alone_unless_aliases_are_asked_for_and_says_what_clients_rea
         docs.contains("<code>gpt-*-mini</code>"),
         "the catalog page shows aliases"
     );
-    world.close();
 }

@@ -6,8 +6,8 @@ use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
 use crate::client::{Connection, Request};
 use crate::failure_table::{Case, PATHS, reaches_clients};
 use crate::h2::{DATA, END_HEADERS, H2, HEADERS, announcing, block, field};
-use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, OVERLOADED, Surface};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| announce_and_trickle(world.edge, key, &stop));
-        wait_for("the attack to stand", SOON, || is_on().then_some(()));
+        wait_until("the attack to stand", SOON, &is_on);
         bystander.endures(
             world,
             "large bodies that are announced and do not come",
@@ -94,7 +94,6 @@ fn an_account_without_credit_that_announces_large_bodies_is_refused_on_the_heade
     });
     // The vendor received only the other account's requests, from before and during the attack.
     assert_eq!(world.vendor.calls(), 3 * REQUESTS as u64);
-    world.close();
 }
 
 #[test]
@@ -109,7 +108,6 @@ fn an_account_with_credit_that_announces_large_bodies_holds_what_it_sends() {
         );
         held >= (STREAMS * PIECE.len()) as f64
     });
-    world.close();
 }
 
 /// A gateway with room for 1 MiB of bodies: 262 000 bytes per account, 62 910 per connection.
@@ -138,8 +136,8 @@ fn unfinished(world: &World, account: &Account, count: usize) -> Vec<(Connection
         (connection, surface)
     };
     let open: Vec<_> = (0..count).map(open).collect();
-    wait_for("the bodies", SOON, || {
-        (bytes_in_flight(world) == (count * (BODY - 1)) as f64).then_some(())
+    wait_until("the bodies", SOON, || {
+        bytes_in_flight(world) == (count * (BODY - 1)) as f64
     });
     open
 }
@@ -171,7 +169,7 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
             );
             assert_eq!(answer.header("retry-after"), Some("1"));
         }
-        assert_eq!(world.ask(&large_request(surface, &other.key)).status, 200);
+        world.expect(200, &large_request(surface, &other.key));
     }
     assert_eq!(
         world.metric("gateway_rejected_total", &["\"account_bodies\""]),
@@ -187,13 +185,12 @@ fn an_account_holds_a_quarter_of_the_room_for_bodies() {
         let answer = connection.answer();
         assert_eq!(answer.status, 200, "{surface:?}: {}", answer.text());
     }
-    wait_for("the bytes to be given back", SOON, || {
-        (bytes_in_flight(&world) == 0.0).then_some(())
+    wait_until("the bytes to be given back", SOON, || {
+        bytes_in_flight(&world) == 0.0
     });
-    assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
+    world.expect(200, &large_request(Chat, &greedy.key));
     world.ended(&greedy, count + 1);
     world.ended(&other, 2);
-    world.close();
 }
 
 #[test]
@@ -203,12 +200,7 @@ fn control_with_the_whole_room_for_one_account_it_takes_the_room_of_others() {
     let held = unfinished(&world, &greedy, 1_048_576 / BODY);
     for surface in BOTH {
         let answer = world.ask(&large_request(surface, &other.key));
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("overloaded"),
-        );
+        surface.fails_as(&answer, OVERLOADED);
         assert!(answer.header("retry-after").is_some());
     }
     assert_eq!(
@@ -217,11 +209,10 @@ fn control_with_the_whole_room_for_one_account_it_takes_the_room_of_others() {
     );
     reaches_clients(&world, &Case::of_bytes("BodiesFull", &other.key, BODY));
     drop(held);
-    wait_for("the bytes to be given back", SOON, || {
-        (bytes_in_flight(&world) == 0.0).then_some(())
+    wait_until("the bytes to be given back", SOON, || {
+        bytes_in_flight(&world) == 0.0
     });
-    assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
-    world.close();
+    world.expect(200, &large_request(Chat, &other.key));
 }
 
 #[test]
@@ -238,8 +229,8 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
         );
         h2.send(DATA, 0, stream_id(index), &vec![b' '; BODY - 1]);
     }
-    wait_for("the bodies", SOON, || {
-        (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(())
+    wait_until("the bodies", SOON, || {
+        bytes_in_flight(&world) == (4 * (BODY - 1)) as f64
     });
     // The row "ConnectionBodies" of the failure table.
     let kinds = PATHS.map(|path| [(path, false), (path, true)]);
@@ -259,11 +250,10 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
     let refused = world.metric("gateway_rejected_total", &["\"connection_bodies\""]);
     assert_eq!(refused, 6.0);
     // The account may send the same number of bytes over another connection.
-    assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
-    assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
+    world.expect(200, &large_request(Chat, &greedy.key));
+    world.expect(200, &large_request(Chat, &other.key));
     drop(h2);
-    wait_for("the bytes to be given back", SOON, || {
-        (bytes_in_flight(&world) == 0.0).then_some(())
+    wait_until("the bytes to be given back", SOON, || {
+        bytes_in_flight(&world) == 0.0
     });
-    world.close();
 }

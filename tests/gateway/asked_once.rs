@@ -41,7 +41,6 @@ fn is_asked_once(steps: &[Step], status: u16, code: &str) {
             Chat.failure(&answer, status, "server_error", Some(code));
             assert_eq!((bad.calls(), good.calls()), (index as u64 + 1, 0));
             is_free(&world, &account, &answer);
-            world.close();
         }
     }
 }
@@ -88,7 +87,6 @@ fn a_vendor_that_refuses_in_words_is_followed_by_another_however_late() {
             let answer =
                 world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
             assert_eq!(answer.status, 200, "{}", answer.text());
-            world.close();
         }
         assert_eq!((bad.calls(), good.calls()), (2, 2));
     }
@@ -103,12 +101,7 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
     let [endpoints, fallback] = with_others(bad.port, good.port);
     let world = endpoints.start();
     let account = world.account();
-    assert_eq!(
-        world
-            .ask(&Chat.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
+    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     world.close();
     let world = fallback.start();
     let account = world.account();
@@ -117,7 +110,6 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
         Messages.model(),
     );
     assert_eq!((bad.calls(), good.calls()), (2, 2));
-    world.close();
 }
 
 /// The operating system probes the vendor's system with TCP keep-alive, so the gateway need not
@@ -143,7 +135,6 @@ fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
             .then_some(())
     });
     drop(connection);
-    world.close();
 }
 
 /// Sends a request and reads the response to its end. One read may take 700 s.
@@ -207,7 +198,6 @@ fn control_with_a_limit_of_two_minutes_an_answer_of_ten_is_lost() {
         "server_error",
         Some("upstream_timeout"),
     );
-    world.close();
 }
 
 /// Uses the shipped limits. The long run takes ten minutes in real time. In the short run, the
@@ -297,5 +287,4 @@ fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked
     );
     let billed: i64 = endings.iter().map(|ending| micro(&ending["credits"])).sum();
     assert_eq!(billed, 3 * (Chat.cost(100, 7) + Messages.cost(100, 7)));
-    world.close();
 }

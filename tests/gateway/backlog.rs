@@ -10,7 +10,7 @@ use crate::client::{Answer, Connection};
 use crate::failure_table::{Case, may_reach_clients};
 use crate::h2::cpu_time;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -100,9 +100,7 @@ fn measure_ledger(world: &World, account: &Account, seen: &Seen) {
         std::thread::scope(|scope| {
             (0..AT_ONCE).for_each(|_| drop(scope.spawn(ask)));
         });
-        wait_for("the ledger to be idle", PATIENCE, || {
-            (pending() == 0.0).then_some(())
-        });
+        wait_until("the ledger to be idle", PATIENCE, || pending() == 0.0);
     }
 }
 
@@ -133,8 +131,8 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
         }
         // If an assertion fails, the threads must end.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_for("the flood to be slowed", PATIENCE, || {
-                (backlog_seconds(&world) >= 0.45 * BOUND_SECONDS as f64).then_some(())
+            wait_until("the flood to be slowed", PATIENCE, || {
+                backlog_seconds(&world) >= 0.45 * BOUND_SECONDS as f64
             });
             assert!(outcomes(&world, "delayed") > 0.0);
             // These leave while they wait.
@@ -149,8 +147,8 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
                 let left = world.metric("gateway_rejected_total", &["reason=\"invalid_request\""]);
                 (left > 0.0).then_some(())
             });
-            wait_for("the flood to be refused", PATIENCE, || {
-                (of_flood.refused.load(Ordering::Relaxed) >= 50).then_some(())
+            wait_until("the flood to be refused", PATIENCE, || {
+                of_flood.refused.load(Ordering::Relaxed) >= 50
             });
             for _ in 0..QUIET {
                 of_quiet.add(&world.ask(&Chat.whole(&quiet.key, "input=10 output=5")));
@@ -169,8 +167,8 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
     assert_eq!(outcomes(&world, "refused_full"), 0.0);
     assert!(outcomes(&world, "refused_share") >= 50.0);
 
-    wait_for("the ledger to catch up", PATIENCE, || {
-        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    wait_until("the ledger to catch up", PATIENCE, || {
+        world.metric("gateway_journal_pending", &[]) == 0.0
     });
     assert_eq!(backlog_seconds(&world), 0.0);
     for (account, seen) in [(&flood, &of_flood), (&quiet, &of_quiet)] {
@@ -199,7 +197,6 @@ fn a_flooding_account_is_slowed_and_then_refused_while_a_quiet_one_is_served() {
         let count = world.log().matches(text).count();
         assert!((1..=10).contains(&count), "{text}: {count} times");
     }
-    world.close();
 }
 
 #[test]
@@ -253,9 +250,7 @@ fn start_after_a_kill(full: u32) {
 
     let began = Instant::now();
     world.begin_gateway(None);
-    wait_for("the gateway to be ready", PATIENCE, || {
-        world.is_ready().then_some(())
-    });
+    wait_until("the gateway to be ready", PATIENCE, || world.is_ready());
     let start = cpu_time(world.pid());
     let answered = seen.answered.load(Ordering::Relaxed);
     let all = wait_for("each request to be debited", PATIENCE, || {
@@ -275,5 +270,4 @@ fn start_after_a_kill(full: u32) {
         (completed.count(), ids.len(), all.len()),
         (answered, answered, answered)
     );
-    world.close();
 }

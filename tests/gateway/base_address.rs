@@ -10,8 +10,7 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
     let world = World::new();
     let account = world.account();
     let message = |request: &Request| {
-        let answer = world.ask(request);
-        assert_eq!(answer.status, 404, "{}", answer.text());
+        let answer = world.expect(404, request);
         assert_eq!(
             answer.header("content-type"),
             Some("application/json"),
@@ -78,7 +77,6 @@ fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
             "{path}"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -123,7 +121,6 @@ fn a_program_gets_json_and_a_browser_a_page() {
         ),
         ("error".into(), answer.request_id().into())
     );
-    world.close();
 }
 
 #[test]
@@ -156,7 +153,6 @@ fn a_wrong_method_is_answered_with_those_that_are_right() {
         (405, Some("GET,HEAD")),
         "a page"
     );
-    world.close();
 }
 
 #[test]
@@ -222,5 +218,4 @@ fn two_different_keys_in_one_request_are_refused_wherever_they_stand() {
     }
     assert_eq!(world.vendor.calls(), 6);
     world.works(Chat, &one);
-    world.close();
 }

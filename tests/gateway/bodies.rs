@@ -138,7 +138,6 @@ fn a_body_of_any_size_and_framing_reaches_the_vendor_byte_for_byte() {
     let count = BOTH.len() * (SIZES.len() * 2 - 1);
     assert_eq!(world.vendor.calls(), count as u64);
     assert_eq!(world.ended(&account, count)["outcome"], "completed");
-    world.close();
 }
 
 #[test]
@@ -179,7 +178,6 @@ fn a_body_of_any_size_over_h2c_reaches_the_vendor_byte_for_byte() {
         }
     }
     assert_eq!(world.ended(&account, 8)["outcome"], "completed");
-    world.close();
 }
 
 #[test]
@@ -204,7 +202,6 @@ fn a_client_that_expects_100_continue_gets_it_and_keeps_its_connection() {
         let call = arrived(&world.vendor, surface, &template);
         assert!(header(&call, "expect").is_empty());
     }
-    world.close();
 }
 
 #[test]
@@ -238,7 +235,6 @@ fn five_requests_on_one_connection_are_answered_in_turn() {
         false,
         &connection.ask(&Chat.whole(&account.key, "input=1 output=1")),
     );
-    world.close();
 }
 
 #[test]
@@ -260,7 +256,6 @@ fn two_requests_in_one_segment_are_both_answered() {
     is_answered(Messages, true, &answer);
     assert!(answer.has("second"));
     world.ended(&account, 2);
-    world.close();
 }
 
 #[test]
@@ -268,14 +263,8 @@ fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        let mut connection = world.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=10 gap_ms=60 input=1 output=10")
-                .bytes(),
-        );
-        let mut first = connection.begin();
-        assert!(connection.more(&mut first));
+        let (mut connection, mut first) = world
+            .begin_stream(&surface.stream(&account.key, "events=10 gap_ms=60 input=1 output=10"));
         connection.send(
             &surface
                 .whole(&account.key, "text=second input=1 output=1")
@@ -288,7 +277,6 @@ fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
         assert!(second.has("second"));
     }
     assert_eq!(world.ended(&account, 4)["outcome"], "completed");
-    world.close();
 }
 
 #[test]
@@ -337,20 +325,14 @@ fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
         }
         // The gateway passes events on as they come: the client gets the first ones although the
         // last ones never come.
-        let mut connection = world.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=8 hang=5 input=1 output=9")
-                .bytes(),
-        );
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) =
+            world.begin(&surface.stream(&account.key, "events=8 hang=5 input=1 output=9"));
         assert!(
             connection.more(&mut answer) && answer.end().is_none(),
             "{}",
             answer.text()
         );
     }
-    world.close();
 }
 
 /// Names of the headers that a vendor may see.
@@ -410,12 +392,7 @@ fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previe
         request = request
             .header("anthropic-beta", "one-2025, two-2026")
             .header("anthropic-beta", "unknown-2099");
-        assert_eq!(
-            world
-                .ask(&request.header("anthropic-version", "2026-10-21"))
-                .status,
-            200
-        );
+        world.expect(200, &request.header("anthropic-version", "2026-10-21"));
         let call = world.vendor.last();
         for pair in call["headers"].as_array().unwrap() {
             let (name, value) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
@@ -445,7 +422,6 @@ fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previe
             }
         }
     }
-    world.close();
 }
 
 #[test]
@@ -468,7 +444,6 @@ fn the_version_header_is_taken_under_any_of_its_names_and_never_required() {
         );
         assert!(header(&world.vendor.last(), "compat-version").is_empty());
     }
-    world.close();
 }
 
 #[test]
@@ -514,5 +489,4 @@ fn the_client_sees_nothing_of_what_is_between_us_and_the_vendor() {
             }
         }
     }
-    world.close();
 }

@@ -5,7 +5,7 @@ use crate::account::{Account, audit, micro};
 use crate::client::Request;
 use crate::crash::{FUNDS, Habit, under_load};
 use crate::surface::{BOTH, Chat};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_until};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::process::Command;
@@ -166,7 +166,6 @@ fn an_export_proves_itself_and_can_be_narrowed() {
     assert_eq!(csv.matches("\r\n").count(), 7);
     let text = world.text(&["ledger", "show", &account.id, "--last", "2"]);
     assert_eq!(text.lines().count(), 2, "{text}");
-    world.close();
 }
 
 #[test]
@@ -213,8 +212,8 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
     let mut answer = connection.begin();
     let standing = world.standing(&account);
     assert!(standing.held > 0);
-    crate::world::wait_for("the mirror", crate::world::SOON, || {
-        (world.shown(&account).held == standing.held).then_some(())
+    crate::world::wait_until("the mirror", crate::world::SOON, || {
+        world.shown(&account).held == standing.held
     });
     let adjust = |amount: i64, reference: &str| {
         let amount = format!("-{}", crate::account::credits(amount));
@@ -247,7 +246,6 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
         (&2.into(), &1.into()),
         "{verdict}"
     );
-    world.close();
 }
 
 #[test]
@@ -301,7 +299,6 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
         .filter(|line| line["act"] == "ledger.rebuild-aggregates")
         .count();
     assert_eq!(rebuilt, tables.len(), "{log}");
-    world.close();
 }
 
 #[test]
@@ -312,14 +309,13 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     let keyed = Chat
         .whole(&account.key, "input=10 output=10")
         .header("idempotency-key", "before-the-backup");
-    let answered = world.ask(&keyed);
-    assert_eq!(answered.status, 200, "{}", answered.text());
+    let answered = world.expect(200, &keyed);
     let mut began = None;
     let mut took = Duration::ZERO;
     let answer_more = |world: &World, count: f64| {
         let answered = || world.metric("gateway_requests_total", &["status=\"200\""]);
         let enough = answered() + count;
-        wait_for("answers", 3 * SOON, || (answered() >= enough).then_some(()));
+        wait_until("answers", 3 * SOON, || answered() >= enough);
     };
     let log = under_load(
         world.edge,
@@ -392,7 +388,6 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     audit(&world);
     follow(world.json(&["ledger", "export"]).as_array().unwrap());
     world.works(Chat, &account.key);
-    world.close();
 }
 
 /// Files that a process has open although they are deleted.
@@ -439,5 +434,4 @@ fn whoever_reads_the_files_beside_the_gateway_takes_nothing_away() {
         (world.ended(&account, 4), world.endings(&account).len()),
         (before, 4)
     );
-    world.close();
 }

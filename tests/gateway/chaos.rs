@@ -12,7 +12,7 @@ use crate::client::Request;
 use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log, wait_for_calls};
 use crate::shared::Fleet;
 use crate::surface::BOTH;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -126,8 +126,8 @@ impl Fleet {
         if self.sidecar.has_ended() {
             self.sidecar.begin_gateway(None);
         }
-        wait_for("the sidecar to be ready", QUIET_WITHIN, || {
-            self.sidecar.is_ready().then_some(())
+        wait_until("the sidecar to be ready", QUIET_WITHIN, || {
+            self.sidecar.is_ready()
         });
         kills
     }
@@ -327,7 +327,6 @@ fn kill_all_over_a_fleet(time: Duration) {
     // Checks the median: the slowest restart depends on the machine's other load. The median would
     // grow with the number of entries to replay.
     assert!(usual < Duration::from_secs(50), "a restart takes {usual:?}");
-    fleet.close();
 }
 
 /// The store loses all its data while the sidecar is down, and both edges die: only their journals
@@ -358,7 +357,6 @@ fn after_a_total_loss(journals_are_kept: bool) -> Books {
     let books = Books::of(&fleet, &account, &log);
     audited(&fleet);
     are_refusals(&log.odd);
-    fleet.close();
     books
 }
 
@@ -408,8 +406,8 @@ fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told(
             .map(|ending| ending["request_id"].as_str().unwrap().to_owned())
             .collect()
     };
-    wait_for("the other edge's endings", SOON, || {
-        (fleet.edges[1].metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    wait_until("the other edge's endings", SOON, || {
+        fleet.edges[1].metric("gateway_journal_pending", &[]) == 0.0
     });
     let endings = seen(&fleet);
     let lost = log.whole.iter().filter(|id| !endings.contains(*id)).count();

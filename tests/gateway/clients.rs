@@ -151,7 +151,6 @@ fn every_request_of_real_clients_goes_to_every_model() {
         "what is warned about has changed: {}",
         serde_json::to_string_pretty(&found).unwrap()
     );
-    world.close();
 }
 
 /// The table names only recorded requests and existing models.

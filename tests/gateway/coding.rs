@@ -73,14 +73,11 @@ fn a_coded_body_reaches_the_vendor_plain_and_costs_what_it_costs_plain() {
             }
         }
         // `identity` is no coding.
-        assert_eq!(
-            world
-                .ask(&request(surface, &account.key, "identity", plain.into()))
-                .status,
-            200
+        world.expect(
+            200,
+            &request(surface, &account.key, "identity", plain.into()),
         );
     }
-    world.close();
 }
 
 fn refused(answer: &Answer, status: u16, what: &str) {
@@ -100,7 +97,6 @@ fn what_a_body_becomes_counts_against_the_limit_to_the_byte() {
         refused(&ask(&spaced(32 << 20)), 413, coding);
     }
     assert_eq!(world.vendor.calls(), CODINGS.len() as u64);
-    world.close();
 }
 
 #[test]
@@ -138,7 +134,6 @@ fn a_body_of_another_coding_or_of_none_that_was_said_is_refused() {
     }
     assert_eq!(world.vendor.calls(), 0);
     world.works(Chat, &account.key);
-    world.close();
 }
 
 /// Bits of a brotli stream, the lowest first (RFC 7932).
@@ -236,5 +231,4 @@ fn a_body_that_is_made_to_decode_slowly_is_refused_before_it_is_decoded() {
         assert!(message.contains("far longer than"), "{message}");
     }
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }

@@ -264,7 +264,6 @@ fn a_new_password_ends_the_sessions_of_the_one_before_and_is_audited() {
         "",
     );
     assert_eq!(nobody.status.code(), Some(1));
-    world.close();
 }
 
 #[test]
@@ -319,5 +318,4 @@ fn the_audit_log_says_in_json_what_a_key_was_set_to() {
             assert!(!text.contains(debug), "{text}");
         }
     }
-    world.close();
 }

@@ -11,7 +11,7 @@ use crate::client::{Answer, Connection, End};
 use crate::races::exact_request;
 use crate::shared::Fleet;
 use crate::standby::Installation;
-use crate::world::{SOON, wait_for};
+use crate::world::{SOON, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,8 +102,8 @@ impl Company {
         sidecar.grant(&account, &credits(funds), "funds");
         for edge in &fleet.edges {
             fleet.wait_known(edge, &account.key);
-            wait_for("the grant", SOON, || {
-                (edge.standing(&account).balance == funds).then_some(())
+            wait_until("the grant", SOON, || {
+                edge.standing(&account).balance == funds
             });
         }
         Self {
@@ -336,7 +336,6 @@ impl Campaign {
         company.adds_up(&fleet, &seen);
         company.admits_one_more(&mut fleet, self.at_once);
         audited(&fleet);
-        fleet.close();
     }
 }
 

@@ -124,8 +124,7 @@ fn a_completion_passes_unchanged_and_costs_what_the_vendor_counts() {
     // Also below another base address.
     let body = json!({"model": "beta-text", "prompt": "x"}).to_string();
     for path in ["/completions", "/v1/v1/completions"] {
-        let answer = world.ask(&Request::post(path, body.clone()).bearer(&account.key));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        world.expect(200, &Request::post(path, body.clone()).bearer(&account.key));
     }
     let gap = json!({"model": "beta-fim", "prompt": usage, "suffix": "end", "random_seed": 1});
     for stream in [false, true] {
@@ -137,7 +136,6 @@ fn a_completion_passes_unchanged_and_costs_what_the_vendor_counts() {
         costs(&world, &account, &answer, 7, 5);
         assert_eq!(sent(&world)["model"], "fim-1");
     }
-    world.close();
 }
 
 #[test]
@@ -219,7 +217,6 @@ fn a_stream_of_completions_ends_only_with_its_debit() {
         answer.text()
     );
     costs(&world, &account, &answer, 7, 5);
-    world.close();
 }
 
 #[test]
@@ -227,16 +224,11 @@ fn a_client_that_leaves_pays_what_the_vendor_counts() {
     let world = plan().start();
     let account = world.account();
     let prompt = json!("[[sim input=70 output=50 events=20 bytes=400 gap_ms=40]]");
-    let mut connection = world.connect();
-    connection.send(
-        &request(
-            &account,
-            &prompt,
-            &json!({"stream": true, "max_tokens": 100}),
-        )
-        .bytes(),
-    );
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) = world.begin(&request(
+        &account,
+        &prompt,
+        &json!({"stream": true, "max_tokens": 100}),
+    ));
     connection.until(&mut answer, "\"text\":\"");
     drop(connection);
     let ending = world.ended(&account, 1);
@@ -247,7 +239,6 @@ fn a_client_that_leaves_pays_what_the_vendor_counts() {
         70 * PRICES.0 + 50 * PRICES.1,
         "{receipt}"
     );
-    world.close();
 }
 
 #[test]
@@ -281,7 +272,6 @@ fn a_killed_gateway_bills_a_completion_only_if_its_ending_is_in_the_journal() {
         let expected = if is_debited { cost } else { 0 };
         assert_eq!(taken(&[ending]), expected, "{point}");
     }
-    world.close();
 }
 
 #[test]
@@ -303,8 +293,7 @@ fn a_hold_covers_each_text_and_the_output_limit_is_lowered_to_what_the_account_p
         json!({"best_of": 4}),
         json!({"n": 4, "max_tokens": null}),
     ] {
-        let answer = world.ask(&request(&account, &prompt, &more));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &request(&account, &prompt, &more));
         assert_eq!(
             answer.header("x-gateway-warnings"),
             Some("clamped:max_tokens")
@@ -313,20 +302,17 @@ fn a_hold_covers_each_text_and_the_output_limit_is_lowered_to_what_the_account_p
         assert!(limit > 1_000 && limit * 4 * PRICES.1 <= before, "{limit}");
     }
     let strict = request(&account, &prompt, &json!({"n": 4})).header("x-gateway-strict", "true");
-    let answer = world.ask(&strict);
-    assert_eq!(answer.status, 402, "{}", answer.text());
+    world.expect(402, &strict);
     let many = request(
         &account,
         &json!(vec!["x"; 128]),
         &json!({"max_tokens": 100}),
     );
-    let answer = world.ask(&many);
-    assert_eq!(answer.status, 402, "{}", answer.text());
+    world.expect(402, &many);
     let calls = world.vendor.calls();
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
-    assert_eq!(world.ask(&request(&poor, &prompt, &json!({}))).status, 402);
+    world.expect(402, &request(&poor, &prompt, &json!({})));
     assert_eq!(world.vendor.calls(), calls);
-    world.close();
 }
 
 #[test]
@@ -341,8 +327,7 @@ fn a_repeated_completion_is_replayed_and_costs_nothing() {
             &json!({"stream": stream}),
         )
         .header("idempotency-key", &key);
-        let first = world.ask(&keyed);
-        assert_eq!(first.status, 200, "{}", first.text());
+        let first = world.expect(200, &keyed);
         let (balance, calls) = (world.standing(&account).balance, world.vendor.calls());
         let second = world.ask(&keyed);
         assert_eq!(second.header("x-gateway-replayed"), Some("true"));
@@ -350,9 +335,8 @@ fn a_repeated_completion_is_replayed_and_costs_nothing() {
         assert_eq!(world.standing(&account).balance, balance);
         assert_eq!(world.vendor.calls(), calls);
         let other = request(&account, &json!("other"), &json!({})).header("idempotency-key", &key);
-        assert_eq!(world.ask(&other).status, 422);
+        world.expect(422, &other);
     }
-    world.close();
 }
 
 #[test]
@@ -398,5 +382,4 @@ fn a_model_without_completions_and_members_that_change_the_bill_are_refused() {
         "{}",
         unknown.text()
     );
-    world.close();
 }

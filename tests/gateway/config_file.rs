@@ -1,7 +1,7 @@
 //! The config file as an operator sees it: `check` reports every fault at once, each with its
 //! place, and accepts the shipped files.
 
-use crate::world::{SOON, World, binary, command_on, wait_for};
+use crate::world::{SOON, World, binary, command_on, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -846,11 +846,10 @@ fn commands_work_before_the_gateway_first_ran_and_beside_it() {
     let fresh = world.account_with("before@example.test", &[]);
     assert_eq!(world.shown(&fresh).balance, 300_000_000);
     world.start_gateway();
-    wait_for("both keys to work", SOON, || {
+    wait_until("both keys to work", SOON, || {
         [&account, &fresh]
             .iter()
             .all(|account| world.standing(account).balance == 300_000_000)
-            .then_some(())
     });
     let twice = world.command(&["account", "create", "--email", "before@example.test"]);
     assert_eq!(twice.status.code(), Some(1));
@@ -864,5 +863,4 @@ fn commands_work_before_the_gateway_first_ran_and_beside_it() {
         !keys.to_string().contains(&fresh.key),
         "a key is shown once"
     );
-    world.close();
 }

@@ -311,7 +311,6 @@ fn a_command_for_accounts_does_not_look_at_the_files_of_the_service() {
         assert_eq!(text.contains("/nowhere/cert.pem"), code == 64, "{text}");
         assert_eq!(text.contains("/nowhere"), code == 64, "{text}");
     }
-    world.close();
 }
 
 #[test]

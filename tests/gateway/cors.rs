@@ -48,7 +48,6 @@ fn without_a_list_no_page_may_call() {
         (answer.status, allowed(&answer), answer.header("vary")),
         (200, None, None)
     );
-    world.close();
 }
 
 #[test]
@@ -127,7 +126,6 @@ fn a_listed_page_may_call_and_reads_every_answer() {
     assert_eq!(again.header("x-gateway-replayed"), Some("true"));
     assert_eq!(allowed(&again), Some("http://localhost:3000"));
     assert_eq!(allowed(&world.ask(&keyed)), None);
-    world.close();
 }
 
 #[test]
@@ -156,5 +154,4 @@ fn pages_and_health_checks_take_no_part() {
         (401, Some("*")),
         "every page may ask, and needs a key"
     );
-    world.close();
 }

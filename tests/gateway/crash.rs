@@ -9,7 +9,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, Simulator, World, wait_for};
+use crate::world::{SOON, Simulator, World, wait_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -165,8 +165,8 @@ impl Load<'_> {
             // Stop the clients also if the chaos panics: else they would run forever.
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 chaos();
-                wait_for("enough whole answers", 3 * SOON, || {
-                    (progress.whole.load(Ordering::Relaxed) >= self.min_whole).then_some(())
+                wait_until("enough whole answers", 3 * SOON, || {
+                    progress.whole.load(Ordering::Relaxed) >= self.min_whole
                 });
             }));
             progress.stop.store(true, Ordering::Relaxed);
@@ -231,8 +231,8 @@ pub fn under_load_at(edges: [u16; 2], key: &str, habits: &[Habit], chaos: impl F
 /// Waits until a vendor has had this number of calls more.
 pub fn wait_for_calls(vendor: &Simulator, count: u64) {
     let before = vendor.calls();
-    wait_for("more calls of the vendor", 3 * SOON, || {
-        (vendor.calls() >= before + count).then_some(())
+    wait_until("more calls of the vendor", 3 * SOON, || {
+        vendor.calls() >= before + count
     });
 }
 
@@ -373,7 +373,6 @@ fn kill_under_load(time: Duration) {
     // Checks the median: the slowest restart depends on the machine's other load. The median would
     // grow with the number of entries to replay.
     assert!(usual < Duration::from_secs(10), "a restart takes {usual:?}");
-    world.close();
 }
 
 #[test]
@@ -414,5 +413,4 @@ fn without_the_journal_a_kill_does_lose_debits() {
         lost > 0,
         "the journal was deleted after 40 kills under load, and no answer was missed"
     );
-    world.close();
 }

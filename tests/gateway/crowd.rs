@@ -5,7 +5,7 @@
 use crate::account::Account;
 use crate::h2::resident_kib;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, has_h2_vendors, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, has_h2_vendors, wait_for, wait_until};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,17 +33,17 @@ fn plan() -> Plan {
 /// that it keeps.
 fn wait_quiet(world: &World, files_before: usize, kept: usize) {
     let limit = Duration::from_secs(60);
-    wait_for("all holds to be gone", limit, || {
-        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    wait_until("all holds to be gone", limit, || {
+        world.metric("gateway_open_holds", &[]) == 0.0
     });
-    wait_for("the ledger to have all endings", limit, || {
-        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    wait_until("the ledger to have all endings", limit, || {
+        world.metric("gateway_journal_pending", &[]) == 0.0
     });
-    wait_for("all connections to be gone", limit, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("all connections to be gone", limit, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
-    wait_for("all files to be closed", limit, || {
-        (world.open_files() <= files_before + kept).then_some(())
+    wait_until("all files to be closed", limit, || {
+        world.open_files() <= files_before + kept
     });
 }
 
@@ -140,7 +140,6 @@ fn come_and_leave(cycles: u64) {
     assert!(completed >= whole, "{completed} of {whole} that stayed");
     let (resident, rows) = (resident_kib(world.pid()), endings.len());
     println!("{cycles} cycles, {rows} endings, {completed} complete, {resident} KiB resident");
-    world.close();
 }
 
 /// Reads the first byte of an answer and nothing more.
@@ -303,8 +302,8 @@ fn never_end_their_headers(clients: usize) {
     let runtime = runtime();
     let port = world.edge;
     let tasks: Vec<_> = (0..clients).map(|_| runtime.spawn(trickle(port))).collect();
-    wait_for("all to be connected", SOON, || {
-        (world.metric("gateway_client_connections", &[]) >= clients as f64 * 0.9).then_some(())
+    wait_until("all to be connected", SOON, || {
+        world.metric("gateway_client_connections", &[]) >= clients as f64 * 0.9
     });
     let others = served(&world, &account, 100);
     let grown = resident_kib(world.pid()).saturating_sub(before);
@@ -326,7 +325,6 @@ fn never_end_their_headers(clients: usize) {
     let longest = cut.iter().max().unwrap();
     assert!(*longest < 2 * SOON, "{longest:?}");
     wait_quiet(&world, files, 4);
-    world.close();
 }
 
 #[test]
@@ -413,5 +411,4 @@ fn stream_at_one_time(streams: usize, events: usize) {
             .iter()
             .all(|ending| ending["outcome"] == "completed" && ending["kind"] == "debit")
     );
-    world.close();
 }

@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, SettableClock, World, wait_for};
+use crate::world::{Plan, SOON, SettableClock, World, wait_for, wait_until};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,7 +94,6 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
         }
         assert!(world.log().contains("ERROR"));
     }
-    world.close();
 }
 
 #[test]
@@ -125,7 +124,6 @@ fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
     std::fs::rename(&aside, &ledger).unwrap();
     world.start_gateway();
     world.spend(&account);
-    world.close();
 }
 
 #[test]
@@ -182,7 +180,6 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
     assert_eq!(world.findings(), Vec::<String>::new());
     world.start_gateway();
     world.spend(&account);
-    world.close();
 }
 
 #[test]
@@ -231,7 +228,6 @@ fn a_lost_or_empty_anchor_hides_no_older_ledger() {
     std::fs::remove_file(&anchor).unwrap();
     world.start_accepting();
     world.spend(&account);
-    world.close();
 }
 
 #[test]
@@ -274,7 +270,6 @@ fn databases_without_their_tables_stop_no_start_and_no_audit() {
         "{findings:?}"
     );
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -340,12 +335,9 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     assert!(world.start_refused().contains("ledger.db is older"));
     world.start_accepting();
     let next = world.spend(&account);
-    wait_for("the debit to be entered", SOON, || {
-        (ids(&world)[0] == next).then_some(())
-    });
+    wait_until("the debit to be entered", SOON, || ids(&world)[0] == next);
     assert_eq!(ids(&world).len(), 3);
     std::fs::remove_dir_all(backup).unwrap();
-    world.close();
 }
 
 /// The log file of the only journal that is left.
@@ -417,7 +409,6 @@ fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
         remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
-    world.close();
 }
 
 #[test]
@@ -470,7 +461,6 @@ fn a_journal_that_lost_its_file_or_a_line_is_found() {
         remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
-    world.close();
 }
 
 #[test]
@@ -499,7 +489,6 @@ fn with_journal_sync_an_end_is_on_disk_before_the_last_byte() {
             world.start_gateway();
         }
         world.spend(&account);
-        world.close();
     }
 }
 
@@ -529,8 +518,8 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
             (credits["trial"]["active"] == false).then_some(())
         });
         // Time for several checks by the ledger writer, which checks once a second.
-        wait_for("three seconds", SOON, || {
-            (ahead.elapsed() > Duration::from_secs(3)).then_some(())
+        wait_until("three seconds", SOON, || {
+            ahead.elapsed() > Duration::from_secs(3)
         });
         set("+0");
         world.spend(&account);
@@ -545,14 +534,8 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         .collect();
     assert_eq!(kinds, ["debit", "debit", "debit", "trial"], "no lapse");
     // The monotonic clock measures a request that runs while the clock is set.
-    let mut running = world.connect();
-    running.send(
-        &Chat
-            .stream(&account.key, "events=5 gap_ms=200 input=10 output=5")
-            .bytes(),
-    );
-    let mut answer = running.begin();
-    assert!(answer.status == 200 && running.more(&mut answer));
+    let (mut running, mut answer) =
+        world.begin_stream(&Chat.stream(&account.key, "events=5 gap_ms=200 input=10 output=5"));
     set("+8d");
     running.finish(&mut answer);
     set("+0");
@@ -561,5 +544,4 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         .unwrap();
     assert!((800..60_000).contains(&took), "took {took} ms");
     assert_ne!(paid, answer.request_id());
-    world.close();
 }

@@ -5,7 +5,7 @@ use crate::account::{Account, Standing, taken};
 use crate::client::{Answer, Connection};
 use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -14,15 +14,7 @@ const FUNDS: i64 = 100_000_000;
 
 /// Starts a stream; the client has received its first bytes.
 fn begun(edge: &World, surface: Surface, key: &str, marker: &str) -> (Connection, Answer) {
-    let mut connection = edge.connect();
-    connection.send(&surface.stream(key, marker).bytes());
-    let mut answer = connection.begin();
-    assert!(
-        answer.status == 200 && connection.more(&mut answer),
-        "{}",
-        answer.text()
-    );
-    (connection, answer)
+    edge.begin_stream(&surface.stream(key, marker))
 }
 
 /// Copies the only journal of an edge to another folder.
@@ -57,12 +49,11 @@ fn is_right(fleet: &Fleet, account: &Account, balance: i64) {
         held: 0,
         available: balance,
     };
-    wait_for("the store to say so", SOON, || {
-        (fleet
+    wait_until("the store to say so", SOON, || {
+        fleet
             .edges
             .iter()
-            .all(|edge| edge.standing(account) == settled))
-        .then_some(())
+            .all(|edge| edge.standing(account) == settled)
     });
     assert_eq!(FUNDS - taken(&fleet.sidecar.endings(account)), balance);
     let verdict = fleet.sidecar.json(&["ledger", "verify"]);
@@ -75,7 +66,7 @@ struct DeadMachine {
     fleet: Fleet,
     account: Account,
     journal: PathBuf,
-    keep: tempfile::TempDir,
+    _keep: tempfile::TempDir,
 }
 
 const COSTS: fn() -> i64 = || 2 * Chat.cost(10, 5) + Messages.cost(10, 5);
@@ -85,8 +76,7 @@ impl DeadMachine {
         let mut fleet = Fleet::new();
         let account = fleet.funded(FUNDS);
         let edge = &fleet.edges[0];
-        let known = edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
-        assert_eq!(known.status, 200, "{}", known.text());
+        let known = edge.expect(200, &Chat.whole(&account.key, "input=10 output=5"));
         edge.receipt(&account, &known.request_id());
         let open = begun(
             edge,
@@ -118,7 +108,7 @@ impl DeadMachine {
             fleet,
             account,
             journal,
-            keep,
+            _keep: keep,
         }
     }
 
@@ -129,8 +119,6 @@ impl DeadMachine {
     /// Starts another machine in the dead one's place.
     fn close(mut self) {
         self.fleet.edges[0].start_gateway();
-        self.fleet.close();
-        drop(self.keep);
     }
 }
 
@@ -138,9 +126,7 @@ impl DeadMachine {
 fn a_dead_edges_journal_is_replayed_into_the_ledger_and_the_store_from_another_machine() {
     let mut dead = DeadMachine::new();
     let (account, edge) = (&dead.account, &dead.fleet.edges[1]);
-    wait_for("the other edge to admit again", SOON, || {
-        edge.is_ready().then_some(())
-    });
+    wait_until("the other edge to admit again", SOON, || edge.is_ready());
     // Control: without the replay, the ledger has only the first request, and the credit of the
     // others is still held.
     let standing = wait_for("the store", SOON, || {
@@ -195,8 +181,8 @@ fn a_journal_that_comes_after_the_markers_have_gone_is_debited_once_all_the_same
         "the ledger knows each request for ever"
     );
     let edge = &dead.fleet.edges[1];
-    wait_for("the holds to be gone", SOON, || {
-        (edge.standing(&dead.account).held == 0).then_some(())
+    wait_until("the holds to be gone", SOON, || {
+        edge.standing(&dead.account).held == 0
     });
     is_right(&dead.fleet, &dead.account, FUNDS - COSTS());
     dead.fleet.edges[0].kill();
@@ -228,8 +214,8 @@ fn a_drained_edge_has_finished_its_requests_and_the_ledger_has_them_all() {
     );
     let (output, told) = std::thread::scope(|scope| {
         let drained = scope.spawn(|| drain(&fleet.edges[0], &[]));
-        wait_for("the edge to drain", SOON, || {
-            fleet.edges[0].log().contains("draining").then_some(())
+        wait_until("the edge to drain", SOON, || {
+            fleet.edges[0].log().contains("draining")
         });
         connection.finish(&mut answer);
         drained.join().unwrap()
@@ -252,7 +238,6 @@ fn a_drained_edge_has_finished_its_requests_and_the_ledger_has_them_all() {
         "there is nothing to drain any more"
     );
     fleet.edges[0].start_gateway();
-    fleet.close();
 }
 
 #[test]
@@ -284,7 +269,6 @@ fn a_drain_without_the_sidecar_says_what_is_left_and_another_one_brings_it() {
     assert_eq!(journals(&fleet.edges[0]), 0);
     fleet.edges[0].start_gateway();
     is_right(&fleet, &account, FUNDS - Chat.cost(10, 10));
-    fleet.close();
 }
 
 #[test]
@@ -302,16 +286,15 @@ fn a_successor_brings_what_a_predecessor_left_that_died_after_it_had_handed_over
     old.kill().unwrap();
     old.wait().unwrap();
     drop(open);
-    wait_for("the hold to be given back", SOON, || {
-        (fleet.edges[0].standing(&account).held == 0).then_some(())
+    wait_until("the hold to be given back", SOON, || {
+        fleet.edges[0].standing(&account).held == 0
     });
-    wait_for("its ending", SOON, || {
-        (fleet.sidecar.endings(&account).len() == 1).then_some(())
+    wait_until("its ending", SOON, || {
+        fleet.sidecar.endings(&account).len() == 1
     });
     assert_eq!(fleet.sidecar.endings(&account)[0]["outcome"], "interrupted");
-    wait_for("its journal to be gone", SOON, || {
-        (journals(&fleet.edges[0]) == 1).then_some(())
+    wait_until("its journal to be gone", SOON, || {
+        journals(&fleet.edges[0]) == 1
     });
     is_right(&fleet, &account, FUNDS);
-    fleet.close();
 }

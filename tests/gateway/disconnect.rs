@@ -460,7 +460,6 @@ fn a_client_that_leaves_at_any_frame_pays_what_the_vendor_counted() {
         add(Leaves::After(count - 1), count - 1);
     }
     play_all(&world, cases);
-    world.close();
 }
 
 #[test]
@@ -471,7 +470,6 @@ fn a_vendor_that_breaks_off_after_its_client_left_is_paid_for_what_it_sent() {
         case(way, BREAKS_OFF_LATER, leaves, Due::BrokeOff)
     });
     play_all(&world, cases.collect());
-    world.close();
 }
 
 #[test]
@@ -523,7 +521,6 @@ fn what_is_not_learned_in_time_is_estimated_and_what_was_hidden_is_waited_for() 
     }
     // What is hidden goes on for longer than the drain of the others, and is read to its end.
     play_all(&world, cases);
-    world.close();
 }
 
 /// More than the buffers of any connection hold.
@@ -572,9 +569,7 @@ fn bill(
     how: fn(&World, &mut Connection, &mut Answer),
 ) -> (String, i64, i64) {
     let (request, body) = large(way, account, bytes, end);
-    let mut connection = world.connect();
-    assert!(connection.send(&request.bytes()));
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) = world.begin(&request);
     how(world, &mut connection, &mut answer);
     let id = answer.request_id();
     let receipt = wait_for("the receipt", SOON, || {

@@ -8,8 +8,8 @@ use crate::account::{Account, micro, taken};
 use crate::client::{self, Answer, Connection, Request};
 use crate::crash::FUNDS;
 use crate::failure_table::{Case, reaches_clients};
-use crate::surface::{BOTH, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, LEDGER_UNAVAILABLE, Surface};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -183,12 +183,7 @@ impl InFlight {
 /// Asserts an error that says that there is no room, and asks the client to retry.
 #[track_caller]
 fn refused(surface: Surface, answer: &Answer) {
-    surface.fails(
-        answer,
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("ledger_unavailable"),
-    );
+    surface.fails_as(answer, LEDGER_UNAVAILABLE);
     assert!(
         answer.header("retry-after").is_some(),
         "{:?}",
@@ -215,13 +210,9 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
         .enumerate()
         .map(|(index, (surface, stream))| InFlight::begin(world, account, surface, stream, index))
         .collect();
-    wait_for("all calls", SOON, || {
-        (world.vendor.calls() >= calls).then_some(())
-    });
+    wait_until("all calls", SOON, || world.vendor.calls() >= calls);
     let streams = || world.metric("gateway_streams_open", &[]) as usize;
-    wait_for("all streams", SOON, || {
-        (streams() == 2 * OF_A_KIND).then_some(())
-    });
+    wait_until("all streams", SOON, || streams() == 2 * OF_A_KIND);
     disk.fill(world);
     let ends: Vec<_> = running.into_iter().map(InFlight::end).collect();
     for surface in BOTH {
@@ -258,8 +249,8 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
     assert_eq!(change.json()["error"]["code"], "storage");
     let freed = Instant::now();
     disk.free(world);
-    wait_for("the gateway to be ready by itself", SOON, || {
-        world.is_ready().then_some(())
+    wait_until("the gateway to be ready by itself", SOON, || {
+        world.is_ready()
     });
     eprintln!("ready {:?} after there was room again", freed.elapsed());
     ends
@@ -317,7 +308,7 @@ fn works_again(mut world: World, account: &Account, seen: &[Ended]) {
         let keyed = surface
             .whole(&account.key, "input=1 output=1")
             .header("idempotency-key", "after-full");
-        assert_eq!(world.ask(&keyed).status, 200);
+        world.expect(200, &keyed);
     }
     std::thread::scope(|scope| {
         for ended in seen {
@@ -443,9 +434,8 @@ fn a_gateway_that_starts_without_room_for_its_reserve_waits_for_it_and_then_serv
     assert!(!world.is_ready());
     assert_eq!(world.vendor.calls(), 1);
     disk.free(&world);
-    wait_for("the gateway to be ready by itself", SOON, || {
-        world.is_ready().then_some(())
+    wait_until("the gateway to be ready by itself", SOON, || {
+        world.is_ready()
     });
     world.works(BOTH[0], &account.key);
-    world.close();
 }

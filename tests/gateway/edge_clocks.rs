@@ -4,7 +4,7 @@
 use crate::client::Request;
 use crate::keys_of_edges::Edges;
 use crate::surface::{BOTH, Chat};
-use crate::world::{SOON, SettableClock, World, faketime, wait_for};
+use crate::world::{SOON, SettableClock, World, faketime, wait_for, wait_until};
 use serde_json::Value;
 use std::cell::Cell;
 
@@ -51,14 +51,14 @@ fn edges_that_are_hours_off_accept_and_refuse_the_same_keys_and_date_what_they_b
     }
     let valid = expiring(&world, &account.id, "1h");
     for edge in &world.edges {
-        wait_for("a valid key to be accepted", SOON, || {
-            (asks(edge, &valid) == 200).then_some(())
+        wait_until("a valid key to be accepted", SOON, || {
+            asks(edge, &valid) == 200
         });
     }
     let expired = expiring(&world, &account.id, "1s");
     for edge in &world.edges {
-        wait_for("an expired key to be refused", SOON, || {
-            (asks(edge, &expired) == 401).then_some(())
+        wait_until("an expired key to be refused", SOON, || {
+            asks(edge, &expired) == 401
         });
         let answer = edge.ask(&Request::get("/v1/credits").bearer(&expired));
         assert!(answer.text().contains("expired"), "{}", answer.text());
@@ -76,7 +76,6 @@ fn edges_that_are_hours_off_accept_and_refuse_the_same_keys_and_date_what_they_b
         assert!((-5.0..60.0).contains(&seconds), "{seconds} s: {ending}");
     }
     world.edges[0].works(Chat, &valid);
-    world.close();
 }
 
 #[test]
@@ -93,8 +92,8 @@ fn an_edge_whose_clock_is_set_goes_on_to_accept_refuse_and_bill_as_the_other_doe
     let valid = expiring(&world, &account.id, "1h");
     for (count, offset) in ["+3h", "-3h", "+0"].into_iter().enumerate() {
         for edge in &world.edges {
-            wait_for("a valid key to be accepted", SOON, || {
-                (asks(edge, &valid) == 200).then_some(())
+            wait_until("a valid key to be accepted", SOON, || {
+                asks(edge, &valid) == 200
             });
         }
         // This one ends while the clock is off.
@@ -103,8 +102,8 @@ fn an_edge_whose_clock_is_set_goes_on_to_accept_refuse_and_bill_as_the_other_doe
         let before = jiff::Timestamp::now();
         for (edge, surface) in world.edges.iter().zip(BOTH) {
             edge.works(surface, &valid);
-            wait_for("an expired key to be refused", SOON, || {
-                (asks(edge, &expired) == 401).then_some(())
+            wait_until("an expired key to be refused", SOON, || {
+                asks(edge, &expired) == 401
             });
         }
         let endings = wait_for("both requests in the ledger", SOON, || {
@@ -120,7 +119,6 @@ fn an_edge_whose_clock_is_set_goes_on_to_accept_refuse_and_bill_as_the_other_doe
             );
         }
     }
-    world.close();
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {

@@ -19,7 +19,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[path = "endings/read.rs"]
 mod read;
 
 use read::{Read, post};
@@ -304,7 +303,6 @@ fn an_answer_is_complete_once_its_stop_reason_has_come_whatever_its_connection_d
     let vendor = CutVendor::start();
     let world = plan(&[&format!("http://127.0.0.1:{}", vendor.port)]).start();
     check(&world, &CUTS, MANY);
-    world.close();
 }
 
 /// One request of this kind for each vendor on each surface, streamed and whole. The kind is not a
@@ -357,7 +355,6 @@ fn a_200_without_an_answer_is_a_failed_answer_and_another_vendor_is_asked() {
             outcome.read
         );
     }
-    world.close();
 }
 
 #[test]
@@ -374,7 +371,6 @@ fn a_stream_of_events_in_the_place_of_a_whole_answer_is_that_answer() {
         );
         assert_eq!(receipt["outcome"], "completed", "{cell:?}: {receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -402,7 +398,6 @@ fn the_event_that_completes_a_response_is_its_stop_reason_also_where_it_holds_no
         );
         assert!(micro(&receipt["credits"]) > 0, "{cell:?}: {receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -438,7 +433,6 @@ fn a_letter_that_is_split_over_segments_or_events_arrives_whole() {
             assert_eq!(outcome.read.said(), whole.read.said(), "{cell:?}");
         }
     }
-    world.close();
 }
 
 #[test]
@@ -473,7 +467,6 @@ fn a_call_that_was_cut_off_is_neither_finished_nor_repaired() {
             |input: &Value| input.as_object().unwrap().keys().eq(["_invalid_arguments"]);
         assert!(input.as_ref().is_none_or(is_wrapped), "{cell:?}: {read:?}");
     }
-    world.close();
 }
 
 /// Runs [`check`] in a world whose vendors use HTTP/2 with one concurrent stream per connection.
@@ -492,7 +485,6 @@ fn with_h2(kinds: &[Kind], workers: usize) {
         .environment("SSL_CERT_FILE", &authority.file);
     let world = plan.start();
     check(&world, kinds, workers);
-    world.close();
 }
 
 #[test]

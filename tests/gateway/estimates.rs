@@ -62,17 +62,14 @@ fn request(surface: Surface, account: &Account, session: &str, body: &Value) -> 
 
 /// The receipt of an answer that the client reads to its end.
 fn whole(world: &World, account: &Account, request: &Request) -> Value {
-    let answer = world.ask(request);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, request);
     world.receipt(account, &answer.request_id())
 }
 
 /// The receipt of a stream whose client disconnects after a few events.
 fn left_early(world: &World, account: &Account, request: &Request) -> Value {
     let before = world.endings(account).len();
-    let mut connection = world.connect();
-    assert!(connection.send(&request.bytes()));
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) = world.begin(&request);
     while answer.text().matches("\n\n").count() < 8 {
         assert!(connection.more(&mut answer), "{}", answer.text());
     }
@@ -138,7 +135,6 @@ fn leaves_cached_conversations(world: &World, models: &[&str]) {
 fn leaving_a_cached_conversation_costs_no_more_than_its_whole_answer() {
     let world = plan().start();
     leaves_cached_conversations(&world, &[CHAT_MODEL, MESSAGES_MODEL]);
-    world.close();
 }
 
 #[test]
@@ -147,7 +143,6 @@ fn leaving_a_cached_conversation_of_a_responses_vendor_costs_no_more_either() {
         .edit("    protocol: chat\n", "    protocol: responses\n")
         .start();
     leaves_cached_conversations(&world, &[CHAT_MODEL]);
-    world.close();
 }
 
 /// A vendor that caches automatically reports 0 cached tokens for the first turn, because nothing
@@ -202,7 +197,6 @@ fn leaving_the_second_turn_costs_no_more_than_its_whole_answer() {
         (&true.into(), &0.into()),
         "{left}"
     );
-    world.close();
 }
 
 #[test]
@@ -240,7 +234,6 @@ fn what_was_cached_is_learned_where_the_conversation_is_new() {
     );
     let left = left_early(&world, &account, &request(Chat, &account, "small", &body));
     assert_eq!(left["estimated"], true, "{left}");
-    world.close();
 }
 
 #[test]
@@ -275,7 +268,6 @@ fn one_accounts_conversation_says_nothing_of_anothers() {
         (&true.into(), &0.into()),
         "{other}"
     );
-    world.close();
 }
 
 /// A PNG's first chunk, padded to `bytes` bytes.
@@ -330,7 +322,6 @@ fn an_image_whose_usage_is_not_reported_is_no_text() {
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -366,7 +357,5 @@ fn an_image_is_set_aside_for_as_an_image() {
     // The gateway reserves credits for text by its bytes, and this text exceeds the balance.
     let mut body = with_image(Messages, MESSAGES_MODEL, &image, "text=seen");
     body["messages"][0]["content"][0] = json!({"type": "text", "text": image});
-    let refused = world.ask(&Messages.request(&account.key, &body));
-    assert_eq!(refused.status, 402, "{}", refused.text());
-    world.close();
+    world.expect(402, &Messages.request(&account.key, &body));
 }

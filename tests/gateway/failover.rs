@@ -131,7 +131,7 @@ fn a_body_that_failed_at_one_endpoint_has_the_same_sha_at_the_next() {
     let account = world.account();
     let request = Request::post(Chat.path(), large(Chat, false)).bearer(&account.key);
     for _ in 0..2 {
-        assert_eq!(world.ask(&request).status, 200);
+        world.expect(200, &request);
     }
     let (calls, failed) = bad.calls().unwrap();
     assert_eq!((calls, good.calls()), (1, 2));
@@ -188,7 +188,6 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
         world.standing(&account).balance,
         300_000_000 - 4 * (Chat.cost(1_000, 10) + Messages.cost(1_000, 10))
     );
-    world.close();
 }
 
 #[test]
@@ -250,7 +249,6 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
             }
         }
         world.ended(&account, 4);
-        world.close();
     };
     beside_one_another(check);
 }
@@ -268,5 +266,4 @@ fn an_answer_the_caller_caused_is_not_tried_elsewhere() {
         }
     }
     assert_eq!(world.standing(&account).balance, 300_000_000);
-    world.close();
 }

@@ -3,13 +3,16 @@
 
 use crate::account::{Account, micro};
 use crate::client::{self, Answer, End, Request};
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{
+    BOTH, Chat, Failure, INVALID, Messages, OVERLOADED, Surface, UPSTREAM_ERROR, UPSTREAM_TIMEOUT,
+    failure,
+};
+use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const GRANT: i64 = 300_000_000;
-const INVALID: &str = "invalid_request_error";
+const LIMITED: &str = "rate_limit_error";
 
 /// Asserts that the request ended without a debit. Returns its receipt, which states the reason.
 #[track_caller]
@@ -68,97 +71,37 @@ pub fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_ty
     }
 }
 
-pub type Words = (u16, &'static str);
-
-/// The vendor's status, the client's error on chat and on messages, and the error code of both.
-pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
-    ("400", (400, INVALID), (400, INVALID), None),
-    (
-        "401",
-        (502, "server_error"),
-        (500, "api_error"),
-        Some("upstream_error"),
-    ),
-    (
-        "402",
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("overloaded"),
-    ),
-    (
-        "403",
-        (502, "server_error"),
-        (500, "api_error"),
-        Some("upstream_error"),
-    ),
+/// The vendor's status, and how the client gets it.
+pub const STATUSES: [(&str, Failure); 17] = [
+    ("400", ((400, INVALID), (400, INVALID), None)),
+    ("401", UPSTREAM_ERROR),
+    ("402", OVERLOADED),
+    ("403", UPSTREAM_ERROR),
     (
         "404",
-        (404, INVALID),
-        (404, "not_found_error"),
-        Some("model_not_found"),
+        failure(404, INVALID, 404, "not_found_error", "model_not_found"),
     ),
     (
         "408",
-        (408, INVALID),
-        (408, INVALID),
-        Some("request_timeout"),
+        failure(408, INVALID, 408, INVALID, "request_timeout"),
     ),
-    ("409", (409, INVALID), (409, "conflict_error"), None),
+    ("409", ((409, INVALID), (409, "conflict_error"), None)),
     (
         "413",
-        (413, INVALID),
-        (413, "request_too_large"),
-        Some("request_too_large"),
+        failure(413, INVALID, 413, "request_too_large", "request_too_large"),
     ),
-    ("422", (422, INVALID), (400, INVALID), None),
+    ("422", ((422, INVALID), (400, INVALID), None)),
     (
         "429 retry_after=90",
-        (429, "rate_limit_error"),
-        (429, "rate_limit_error"),
-        Some("rate_limit_exceeded"),
+        failure(429, LIMITED, 429, LIMITED, "rate_limit_exceeded"),
     ),
-    (
-        "500",
-        (502, "server_error"),
-        (500, "api_error"),
-        Some("upstream_error"),
-    ),
-    (
-        "502",
-        (502, "server_error"),
-        (500, "api_error"),
-        Some("upstream_error"),
-    ),
-    (
-        "503 retry_after=7",
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("overloaded"),
-    ),
-    (
-        "504",
-        (504, "server_error"),
-        (504, "timeout_error"),
-        Some("upstream_timeout"),
-    ),
-    (
-        "529",
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("overloaded"),
-    ),
-    (
-        "302",
-        (502, "server_error"),
-        (500, "api_error"),
-        Some("upstream_error"),
-    ),
-    (
-        "400 error_body=quota",
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("overloaded"),
-    ),
+    ("500", UPSTREAM_ERROR),
+    ("502", UPSTREAM_ERROR),
+    ("503 retry_after=7", OVERLOADED),
+    ("504", UPSTREAM_TIMEOUT),
+    ("529", OVERLOADED),
+    ("302", UPSTREAM_ERROR),
+    ("400 error_body=quota", OVERLOADED),
 ];
 
 #[test]
@@ -169,7 +112,7 @@ fn each_status_of_a_vendor_is_told_by_the_table() {
     let account = world.account();
     for surface in BOTH {
         let mut connection = world.connect();
-        for (marker, chat, messages, code) in STATUSES {
+        for (marker, (chat, messages, code)) in STATUSES {
             for stream in [false, true] {
                 let marker = format!("status={marker}");
                 let answer = connection
@@ -209,7 +152,6 @@ fn each_status_of_a_vendor_is_told_by_the_table() {
             400
         );
     }
-    world.close();
 }
 
 #[test]
@@ -226,7 +168,6 @@ fn a_vendors_refusal_is_no_cut_on_the_receipt() {
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -267,7 +208,6 @@ fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
         surface.fails(&answer, (400, INVALID), (400, INVALID), code);
         is_free(&world, &account, &answer);
     }
-    world.close();
 }
 
 #[test]
@@ -292,7 +232,6 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
             }
         }
     }
-    world.close();
 }
 
 #[test]
@@ -303,10 +242,8 @@ fn a_stream_whose_rest_came_while_the_gateway_was_stopped_is_not_cut_for_silence
         .start();
     let account = world.account();
     let streams = [Chat, Messages, Chat, Messages].map(|surface| {
-        let mut connection = world.connect();
-        assert!(connection.send(&surface.stream(&account.key, "events=8 hold=5").bytes()));
-        let mut answer = connection.begin();
-        assert!(connection.more(&mut answer));
+        let (connection, answer) =
+            world.begin_stream(&surface.stream(&account.key, "events=8 hold=5"));
         (surface, connection, answer)
     });
     world.vendor.wait_busy(streams.len() as u64);
@@ -314,15 +251,14 @@ fn a_stream_whose_rest_came_while_the_gateway_was_stopped_is_not_cut_for_silence
     let stopped = Instant::now();
     world.vendor.release();
     world.vendor.wait_idle();
-    wait_for("the pause to last longer than a silence may", SOON, || {
-        (stopped.elapsed() > idle + Duration::from_secs(1)).then_some(())
+    wait_until("the pause to last longer than a silence may", SOON, || {
+        stopped.elapsed() > idle + Duration::from_secs(1)
     });
     world.signal("CONT");
     for (surface, mut connection, mut answer) in streams {
         connection.finish(&mut answer);
         assert!(surface.is_complete(&answer), "{}", answer.text());
     }
-    world.close();
 }
 
 #[test]
@@ -349,16 +285,10 @@ fn a_call_that_is_cut_before_anything_was_sent_is_an_error() {
                 answer.status,
                 answer.text()
             );
-            surface.fails(
-                &answer,
-                (502, "server_error"),
-                (500, "api_error"),
-                Some("upstream_error"),
-            );
+            surface.fails_as(&answer, UPSTREAM_ERROR);
             is_free(&world, &account, &answer);
         }
     }
-    world.close();
 }
 
 #[test]
@@ -381,12 +311,7 @@ fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
                 answer.status,
                 answer.text()
             );
-            surface.fails(
-                &answer,
-                (502, "server_error"),
-                (500, "api_error"),
-                Some("upstream_error"),
-            );
+            surface.fails_as(&answer, UPSTREAM_ERROR);
             is_free(&world, &account, &answer);
         }
         for garbage in ["sse", "chunk"] {
@@ -405,7 +330,6 @@ fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
         }
         world.ask(&surface.whole(&account.key, "status=400"));
     }
-    world.close();
 }
 
 #[test]
@@ -468,7 +392,6 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -482,9 +405,7 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
         let calls = world.vendor.calls();
         let mut connection = world.connect();
         connection.send(&request.bytes());
-        wait_for("the call", SOON, || {
-            (world.vendor.calls() > calls).then_some(())
-        });
+        wait_until("the call", SOON, || world.vendor.calls() > calls);
         world.signal("STOP");
         world.vendor.release();
         world.vendor.wait_idle();
@@ -531,7 +452,6 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
         expected,
         "who has a whole answer pays for it, and nobody else"
     );
-    world.close();
 }
 
 #[test]
@@ -570,7 +490,6 @@ fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
         broke_off(surface, &answer, "upstream_error", "overloaded_error");
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
-    world.close();
 }
 
 #[test]
@@ -591,15 +510,9 @@ fn an_event_or_an_answer_that_is_too_large_is_refused() {
         assert!(!surface.is_complete(&answer) && answer.body.len() < 50_000);
         let answer =
             world.ask(&surface.request(&account.key, &surface.body("bytes=400000", false, 60_000)));
-        surface.fails(
-            &answer,
-            (502, "server_error"),
-            (500, "api_error"),
-            Some("upstream_error"),
-        );
+        surface.fails_as(&answer, UPSTREAM_ERROR);
         is_free(&world, &account, &answer);
     }
-    world.close();
 }
 
 #[test]
@@ -639,5 +552,4 @@ fn a_broken_call_leaves_no_trace_in_the_next_one() {
     }
     let request = Request::get("/v1/credits").bearer(&account.key);
     assert_eq!(micro(&world.ask(&request).json()["held"]), 0);
-    world.close();
 }

@@ -6,7 +6,7 @@
 use crate::account::Account;
 use crate::client::{Connection, Request};
 use crate::surface::{Chat, Messages};
-use crate::world::{Plan, SOON, Simulator, World, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -247,8 +247,8 @@ pub fn may_reach_clients(
                     of_others += 1;
                 }
             }
-            wait_for("its reason to be counted", SOON, || {
-                (counted() - before >= f64::from(of_row)).then_some(())
+            wait_until("its reason to be counted", SOON, || {
+                counted() - before >= f64::from(of_row)
             });
             (reached.len() == PATHS.len()).then_some(())
         });
@@ -557,8 +557,7 @@ fn a_client_that_waits_for_100_continue_gets_every_failure_of_the_table() {
     let unstored = Case::on_all("IdempotencyResultUnavailable", &rich.key, unstored)
         .map(|case| case.with_header("idempotency-key: unstored"));
     for key in [&per_minute, &tokens] {
-        let first = world.ask(&Chat.whole(key, "input=1 output=1"));
-        assert_eq!(first.status, 200, "{}", first.text());
+        world.expect(200, &Chat.whole(key, "input=1 output=1"));
     }
     let of_busy = (0..6).map(|_| Case::new("", PATHS[0], &busy.key, held_body(PATHS[0])));
     let of_key = [Case::new("", PATHS[0], &concurrent, held_body(PATHS[0]))];

@@ -7,8 +7,8 @@
 
 use crate::account::{Account, micro};
 use crate::client::Answer;
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, free_port, vendor_url, wait_for};
+use crate::surface::{BOTH, Chat, Messages, OVERLOADED, Surface};
+use crate::world::{Plan, SOON, Simulator, World, free_port, vendor_url, wait_for, wait_until};
 use serde_json::Value;
 use std::net::TcpListener;
 
@@ -141,7 +141,6 @@ fn a_model_that_cannot_be_had_is_answered_for_by_its_fallback_at_that_one_s_pric
                 2.0,
                 "{fault}"
             );
-            world.close();
         }
     }
 }
@@ -153,14 +152,8 @@ fn without_a_fallback_the_same_failures_are_told() {
         let world = between(surface, bad.port, good.port).start();
         let account = world.account();
         let answer = world.ask(&surface.whole(&account.key, "input=100 output=7"));
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("overloaded"),
-        );
+        surface.fails_as(&answer, OVERLOADED);
         assert_eq!((bad.calls(), good.calls()), (1, 0));
-        world.close();
     }
 }
 
@@ -181,7 +174,6 @@ fn a_vendor_that_is_not_there_or_says_nothing_is_answered_for_too() {
                 other(surface).model(),
             );
             assert_eq!(world.ended(&account, 1)["model"], other(surface).model());
-            world.close();
         }
     };
     std::thread::scope(|scope| {
@@ -211,7 +203,6 @@ fn an_endpoint_that_is_left_alone_costs_a_request_with_a_fallback_no_attempt() {
         (2, 5),
         "the breaker is open after two"
     );
-    world.close();
 }
 
 #[test]
@@ -256,7 +247,6 @@ fn a_fallback_of_the_same_protocol_is_passed_on_with_the_client_s_own_words() {
         100 * 300 + 7 * 1_500,
         "{receipt}"
     );
-    world.close();
 }
 
 #[test]
@@ -278,7 +268,6 @@ fn a_fallback_is_asked_for_no_more_than_it_can_say() {
         let got: Value = serde_json::from_str(third.last()["body"].as_str().unwrap()).unwrap();
         assert_eq!(got["max_tokens"], sent);
     }
-    world.close();
 }
 
 #[test]
@@ -310,7 +299,6 @@ fn lets_its_client_wait(surface: Surface) {
         scope.spawn(|| check("events=2 first_ms=4600 input=10 output=5"));
         scope.spawn(|| check("events=1 gap_ms=2600 input=10 output=5"));
     });
-    world.close();
 }
 
 /// The credits held for a request that hangs at its vendor.
@@ -355,8 +343,8 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
         let world = if shared { plan.shared() } else { plan }.start();
         // Enough credits for haiku's smallest hold, but not for the other model's.
         let account = world.funded(300_000);
-        wait_for("the funds", SOON, || {
-            (world.standing(&account).available == 300_000).then_some(())
+        wait_until("the funds", SOON, || {
+            world.standing(&account).available == 300_000
         });
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
@@ -366,7 +354,6 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
             "it could be paid, and the other could not"
         );
         assert_eq!(world.ended(&account, 1)["model"], Messages.model());
-        world.close();
     }
 }
 
@@ -392,7 +379,6 @@ fn no_answer_is_shortened_for_a_model_that_may_never_be_asked() {
         (2, 1),
         "and not for the other one"
     );
-    world.close();
 }
 
 #[test]
@@ -408,7 +394,6 @@ fn a_strict_caller_and_a_key_bound_to_models_get_no_other_model() {
     let bound = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
     Chat.failure(&bound, 503, "server_error", Some("overloaded"));
     assert_eq!((bad.calls(), good.calls()), (2, 0));
-    world.close();
 }
 
 #[test]
@@ -428,7 +413,6 @@ fn after_the_first_byte_no_other_model_is_asked() {
             (good.calls(), world.metric("gateway_fallbacks_total", &[])),
             (0, 0.0)
         );
-        world.close();
     }
 }
 
@@ -443,18 +427,12 @@ fn a_fallback_that_refuses_is_not_the_client_s_business() {
         let account = world.account();
         let before = (bad.calls(), refusing.calls());
         let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("overloaded"),
-        );
+        surface.fails_as(&answer, OVERLOADED);
         assert_eq!(
             (bad.calls() - before.0, refusing.calls() - before.1),
             (1, 1)
         );
         assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
-        world.close();
     }
 }
 
@@ -477,7 +455,6 @@ fn a_request_under_an_idempotency_key_is_debited_once_and_told_again_as_it_was()
         micro(&world.ended(&account, 1)["credits"]),
         Messages.cost(100, 7)
     );
-    world.close();
 }
 
 #[test]
@@ -494,7 +471,6 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
         Messages.cost(100, 7),
         "{receipt}"
     );
-    world.close();
 }
 
 #[test]
@@ -537,6 +513,5 @@ fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
                 answer.text()
             );
         }
-        world.close();
     }
 }

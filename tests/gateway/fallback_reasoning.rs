@@ -166,7 +166,6 @@ fn a_message_whose_thoughts_another_vendor_signed_is_said_to_a_fallback_without_
             "{}",
             answer.text()
         );
-        world.close();
     }
 }
 
@@ -192,7 +191,6 @@ fn a_fallback_that_refuses_it_without_as_well_is_asked_no_third_time() {
         answer.text()
     );
     assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
-    world.close();
 }
 
 #[test]
@@ -265,5 +263,4 @@ fn an_item_that_another_vendor_sealed_is_not_said_to_a_fallback_that_refuses_it(
         micro(&world.ended(&account, 1)["credits"]),
         10 * 175 + 5 * 1_400
     );
-    world.close();
 }

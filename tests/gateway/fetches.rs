@@ -151,5 +151,4 @@ fn whom_a_vendor_sends_elsewhere_does_not_go_there() {
         }
     }
     assert_eq!(canary.visits(), 0);
-    world.close();
 }

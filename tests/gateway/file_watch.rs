@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ impl World {
     /// after it is taken up.
     #[track_caller]
     fn wait_reloads(&self, ok: f64, refused: f64) {
-        wait_for("reloads to be counted", SOON, || {
-            ((self.reloads("ok"), self.reloads("refused")) == (ok, refused)).then_some(())
+        wait_until("reloads to be counted", SOON, || {
+            (self.reloads("ok"), self.reloads("refused")) == (ok, refused)
         });
     }
 
@@ -41,8 +41,8 @@ impl World {
     }
 
     fn wait_sold(&self, account: &Account, model: &str) {
-        wait_for(&format!("{model} to be sold"), SOON, || {
-            self.sells(account, model).then_some(())
+        wait_until(&format!("{model} to be sold"), SOON, || {
+            self.sells(account, model)
         });
     }
 }
@@ -64,9 +64,7 @@ fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
     world.wait_reloads(1.0, 0.0);
 
     std::fs::write(&world.config, format!("{shipped}colour: blue\n")).unwrap();
-    wait_for("the refusal", SOON, || {
-        (world.reloads("refused") > 0.0).then_some(())
-    });
+    wait_until("the refusal", SOON, || world.reloads("refused") > 0.0);
     assert!(world.sells(&account, "beta-6") && !world.sells(&account, "beta-5.5"));
     let began = Instant::now();
     while began.elapsed() < UNSEEN {
@@ -97,7 +95,6 @@ fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
     world.wait_sold(&account, "beta-5.5");
     std::thread::sleep(UNSEEN);
     world.wait_reloads(3.0, 1.0);
-    world.close();
 }
 
 /// Longest time between two writes of a file that counts as being written, below the time for which
@@ -178,12 +175,7 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     let mut world = world.start();
     let account = world.account();
     let sent = |world: &World| {
-        assert_eq!(
-            world
-                .ask(&Chat.whole(&account.key, "input=1 output=1"))
-                .status,
-            200
-        );
+        world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
         let headers = world.vendor.last()["headers"].clone();
         let sent = headers
             .as_array()
@@ -198,8 +190,8 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     };
     assert_eq!(sent(&world), "Bearer key-of-yesterday");
     turn(folder, "..2", &[("beta.key", "key-of-today\n")]);
-    wait_for("the new key", SOON, || {
-        (sent(&world) == "Bearer key-of-today").then_some(())
+    wait_until("the new key", SOON, || {
+        sent(&world) == "Bearer key-of-today"
     });
 
     // The config file itself is mounted in the same way.
@@ -226,13 +218,11 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     // The gateway refuses an empty or missing secret and keeps the previous one. The log does not
     // contain the secret.
     std::fs::write(folder.join("beta.key"), "").unwrap();
-    wait_for("the refusal", SOON, || {
-        (world.reloads("refused") > 0.0).then_some(())
-    });
+    wait_until("the refusal", SOON, || world.reloads("refused") > 0.0);
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     std::fs::remove_file(folder.join("beta.key")).unwrap();
-    wait_for("the second refusal", SOON, || {
-        (world.reloads("refused") > 1.0).then_some(())
+    wait_until("the second refusal", SOON, || {
+        world.reloads("refused") > 1.0
     });
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     assert!(!world.log().contains("key-of-"), "{}", world.log());
@@ -244,10 +234,9 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
             ("gateway.yaml", &next),
         ],
     );
-    wait_for("the secret that is back", SOON, || {
-        (sent(&world) == "Bearer key-of-the-day-after").then_some(())
+    wait_until("the secret that is back", SOON, || {
+        sent(&world) == "Bearer key-of-the-day-after"
     });
-    world.close();
 }
 
 #[test]
@@ -277,11 +266,8 @@ fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes
     let moved = format!("{before}sidecar: \"127.0.0.1:2\"{after}");
     std::fs::write(&world.config, moved).unwrap();
     world.signal("HUP");
-    wait_for("the word", SOON, || {
-        world
-            .log()
-            .contains("listen.admin was changed")
-            .then_some(())
+    wait_until("the word", SOON, || {
+        world.log().contains("listen.admin was changed")
     });
     assert_eq!(
         world.log().matches("was changed").count(),
@@ -291,8 +277,7 @@ fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes
     );
     world.wait_sold(&account, "beta-5.5");
     // The sidecar still listens at its old address.
-    assert_eq!(world.ask(&Request::get("/dashboard/sign-in")).status, 200);
-    world.close();
+    world.expect(200, &Request::get("/dashboard/sign-in"));
 }
 
 #[test]
@@ -302,8 +287,8 @@ fn the_sidecar_of_many_edges_looks_too() {
     let catalog = || crate::client::ask(sidecar.sidecar, &Request::get("/docs")).text();
     assert!(!catalog().contains("beta-6"));
     std::fs::write(&sidecar.config, selling(&sidecar.config_file(), "beta-6")).unwrap();
-    wait_for("the catalog's new model", SOON, || {
-        catalog().contains("beta-6").then_some(())
+    wait_until("the catalog's new model", SOON, || {
+        catalog().contains("beta-6")
     });
     sidecar.wait_reloads(1.0, 0.0);
     assert_eq!(
@@ -311,5 +296,4 @@ fn the_sidecar_of_many_edges_looks_too() {
         0.0,
         "the edge's own file was left alone"
     );
-    world.close();
 }

@@ -3,8 +3,8 @@
 
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Connection, Request};
-use crate::surface::{BOTH, Chat, Messages};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, Messages, OVERLOADED};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -95,7 +95,6 @@ fn control_without_the_deadline_a_header_may_take_for_ever() {
     let mut connection = world.connect();
     connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx: ");
     assert_eq!(trickle(&mut connection, b"x", GAP, A_WHILE), None);
-    world.close();
 }
 
 #[test]
@@ -132,7 +131,6 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
         assert_eq!(connection.answer().status, 200);
     }
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 #[test]
@@ -152,7 +150,6 @@ fn control_without_the_rate_a_slow_body_is_waited_for() {
     }
     assert!(connection.send(&body[30..]));
     assert_eq!(connection.answer().status, 200);
-    world.close();
 }
 
 fn healthy(connection: &mut Connection) -> bool {
@@ -184,8 +181,8 @@ fn status_from(address: &str, world: &World) -> String {
 #[test]
 fn one_address_has_so_many_connections_and_others_are_served() {
     let world = Plan::default().limit("connections_per_address", 4).start();
-    wait_for("the start's own look to end", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("the start's own look to end", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
     let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
     assert!(held.iter_mut().all(healthy));
@@ -205,14 +202,11 @@ fn one_address_has_so_many_connections_and_others_are_served() {
     assert_eq!(status_from("127.0.0.2", &world), "200");
     assert!(held.iter_mut().all(healthy), "those that were there stay");
     held.pop();
-    wait_for("room for another", SOON, || {
-        healthy(&mut world.connect()).then_some(())
-    });
+    wait_until("room for another", SOON, || healthy(&mut world.connect()));
     drop(held);
-    wait_for("none to be counted", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("none to be counted", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
-    world.close();
 }
 
 /// Streams that run until the test drops them.
@@ -240,8 +234,8 @@ fn the_process_has_so_many_connections_from_all_addresses() {
         .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
-    wait_for("the start's own look to end", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("the start's own look to end", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
     let held = busy(&world, &account.key, 4);
     std::thread::sleep(Duration::from_secs(2));
@@ -259,10 +253,9 @@ fn the_process_has_so_many_connections_from_all_addresses() {
         0.0
     );
     drop(held);
-    wait_for("room for another", SOON, || {
-        (status_from("127.0.0.2", &world) == "200").then_some(())
+    wait_until("room for another", SOON, || {
+        status_from("127.0.0.2", &world) == "200"
     });
-    world.close();
 }
 
 #[test]
@@ -275,8 +268,8 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
         .limit("drain_reasoning_seconds", 1)
         .start();
     let account = world.account();
-    wait_for("the start's own look to end", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("the start's own look to end", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
     // One connection that never sent anything, one that got an answer, and two with running
     // streams.
@@ -299,7 +292,6 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
         "whoever is busy is left alone"
     );
     drop(held);
-    world.close();
 }
 
 #[test]
@@ -324,12 +316,7 @@ fn past_the_open_requests_a_body_is_not_even_read() {
         // Only the header: if the gateway waited for the body, this would block.
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         let answer = connection.answer();
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("overloaded"),
-        );
+        surface.fails_as(&answer, OVERLOADED);
         assert!(answer.header("retry-after").is_some());
         assert!(connection.is_closed());
     }
@@ -339,7 +326,6 @@ fn past_the_open_requests_a_body_is_not_even_read() {
         assert!(Chat.is_complete(answer), "{}", answer.text());
     }
     world.works(Messages, &account.key);
-    world.close();
 }
 
 /// CPU time of a process, in ticks of 1/100 s.
@@ -358,18 +344,12 @@ fn ticks(pid: u32) -> u64 {
 fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
     let world = World::new();
     let account = world.account();
-    let mut stream = world.connect();
-    stream.send(
-        &Chat
-            .stream(&account.key, "events=12 gap_ms=500 input=1 output=12")
-            .bytes(),
-    );
-    let mut answer = stream.begin();
-    assert!(stream.more(&mut answer));
+    let (mut stream, mut answer) =
+        world.begin_stream(&Chat.stream(&account.key, "events=12 gap_ms=500 input=1 output=12"));
     world.limit_open_files(world.open_files() + 8);
     let held: Vec<_> = (0..40).map(|_| world.connect()).collect();
-    wait_for("the accept to fail", SOON, || {
-        world.log().contains("Accept() failed").then_some(())
+    wait_until("the accept to fail", SOON, || {
+        world.log().contains("Accept() failed")
     });
     let before = ticks(world.pid());
     std::thread::sleep(Duration::from_secs(2));
@@ -386,7 +366,6 @@ fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
         healthy(&mut connection).then_some(())
     });
     world.works(Chat, &account.key);
-    world.close();
 }
 
 /// Sends bodies in chunks of a byte each until `stop`, as fast as the gateway reads them.
@@ -416,5 +395,4 @@ fn bodies_in_tiny_chunks_do_not_hold_up_the_requests_of_others() {
         }
         bystander.endures(&world, "bodies in tiny chunks", |_| ());
     });
-    world.close();
 }

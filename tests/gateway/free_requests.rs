@@ -5,7 +5,7 @@ use crate::account::Account;
 use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -86,20 +86,16 @@ fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
     );
     // Billed requests have a separate limit, and so does another key.
     for _ in 0..5 {
-        assert_eq!(
-            world.ask(&Messages.whole(&key, "input=1 output=1")).status,
-            200
-        );
+        world.expect(200, &Messages.whole(&key, "input=1 output=1"));
     }
     limited(
         Messages,
         &world.ask(&Messages.whole(&key, "input=1 output=1")),
         "5 requests per minute",
     );
-    assert_eq!(world.ask(&count(&account.key)).status, 200);
+    world.expect(200, &count(&account.key));
     assert!(world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) >= 2.0);
     world.ended(&account, 5);
-    world.close();
 }
 
 #[test]
@@ -109,7 +105,6 @@ fn control_without_the_limit_token_counts_have_none() {
     let key = key_of_five(&world, &account);
     assert_eq!(asked_24_times(&world, &count(&key)), [200; 24]);
     assert_eq!(world.vendor.calls(), 24);
-    world.close();
 }
 
 #[test]
@@ -144,19 +139,8 @@ fn an_account_without_limits_of_its_own_has_that_of_all() {
         &world.ask(&count(&account.key)),
         "the limit of this account is 1 token counts per minute",
     );
-    assert_eq!(
-        world
-            .ask(&Chat.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
-    assert_eq!(
-        world
-            .ask(&Request::get("/v1/models").bearer(&other.key))
-            .status,
-        200
-    );
-    world.close();
+    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
+    world.expect(200, &Request::get("/v1/models").bearer(&other.key));
 }
 
 #[test]
@@ -182,7 +166,6 @@ fn an_account_without_credit_has_its_tokens_counted_by_the_gateway() {
         (200, None)
     );
     assert_eq!(world.vendor.calls(), 1);
-    world.close();
 }
 
 fn bad(surface: Surface, key: &str) -> Request {
@@ -211,7 +194,7 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
         let mut connection = world.connect();
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         limited(surface, &connection.answer(), words);
-        assert_eq!(world.ask(&bad(surface, &other.key)).status, 400);
+        world.expect(400, &bad(surface, &other.key));
     }
     assert_eq!(
         world
@@ -220,7 +203,6 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
         200,
         "those are counted apart"
     );
-    world.close();
 }
 
 #[test]
@@ -228,16 +210,10 @@ fn control_without_the_limit_refused_requests_have_none() {
     let world = Plan::default().limit("free_requests_per_minute", 0).start();
     let account = world.account();
     for _ in 0..30 {
-        assert_eq!(world.ask(&bad(Chat, &account.key)).status, 400);
+        world.expect(400, &bad(Chat, &account.key));
     }
-    assert_eq!(
-        world
-            .ask(&Chat.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
+    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     world.ended(&account, 1);
-    world.close();
 }
 
 #[test]
@@ -274,7 +250,6 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
         404,
         "the places are free again"
     );
-    world.close();
 }
 
 /// Sends these requests in turn on one connection, [`PER_SECOND`] in total per second, until
@@ -323,9 +298,8 @@ fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
             scope.spawn(|| repeat(&world, std::slice::from_ref(request), &stop));
         }
         let _stop = StopOnDrop(&stop);
-        wait_for("the limits to be reached", SOON, || {
-            (world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) > 0.0)
-                .then_some(())
+        wait_until("the limits to be reached", SOON, || {
+            world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) > 0.0
         });
         bystander.endures(&world, "loops of requests that cost nothing", |_| ());
     });
@@ -341,5 +315,4 @@ fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
             .all(|gauge| world.metric(gauge, &[]) == 0.0)
             .then_some(())
     });
-    world.close();
 }

@@ -5,8 +5,8 @@ use crate::account::{Account, micro};
 use crate::client::{self, Answer, Connection, Request};
 use crate::crash::FUNDS;
 use crate::strace::{FileCall, FileCalls, FrozenDisk};
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, LEDGER_UNAVAILABLE, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::{Value, json};
 
 /// What the threads that serve requests are called.
@@ -40,10 +40,7 @@ fn mixed_load(world: &World, account: &Account, poor: &Account) {
         expect(&surface.whole(&poor.key, "input=1 output=1"), 402);
         expect(&Request::post(surface.path(), "{").bearer(key), 400);
         // A client that leaves in the middle of a stream.
-        let mut leaving = world.connect();
-        assert!(leaving.send(&surface.stream(key, "events=8 hold=4").bytes()));
-        let mut begun = leaving.begin();
-        assert!(leaving.more(&mut begun));
+        let (leaving, _) = world.begin_stream(&surface.stream(key, "events=8 hold=4"));
         drop(leaving);
         wait_for("the vendor to answer on", SOON, || {
             world.vendor.release();
@@ -107,18 +104,12 @@ fn no_thread_that_serves_requests_reads_writes_or_opens_a_file() {
     }
     let of_edge = of(EDGE, "");
     assert!(of_edge.is_empty(), "{of_edge:#?}");
-    world.close();
 }
 
 /// Asserts a refusal that asks the client to come back.
 #[track_caller]
 fn refused(surface: Surface, answer: &Answer) {
-    surface.fails(
-        answer,
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("ledger_unavailable"),
-    );
+    surface.fails_as(answer, LEDGER_UNAVAILABLE);
     assert!(
         answer.header("retry-after").is_some(),
         "{:?}",
@@ -198,8 +189,8 @@ fn freeze(world: &World, account: &Account) -> Option<FrozenDisk> {
         Chat,
         &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
     );
-    wait_for("the journal to be stuck", SOON, || {
-        (client::ask(world.admin, &Request::get("/readyz")).status == 503).then_some(())
+    wait_until("the journal to be stuck", SOON, || {
+        client::ask(world.admin, &Request::get("/readyz")).status == 503
     });
     Some(frozen)
 }
@@ -207,8 +198,8 @@ fn freeze(world: &World, account: &Account) -> Option<FrozenDisk> {
 /// Lets the vendor answer, until every answer waits for its debit.
 fn answer_all(world: &World) {
     world.vendor.release();
-    wait_for("every answer to be complete", SOON, || {
-        (world.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+    wait_until("every answer to be complete", SOON, || {
+        world.metric("gateway_open_holds", &[]) == 0.0
     });
 }
 
@@ -233,20 +224,19 @@ fn a_frozen_disk_withholds_the_last_bytes_alone_until_it_answers() {
     let left = running.remove(0);
     let left_id = left.begun.as_ref().unwrap().request_id();
     drop(left);
-    wait_for(
+    wait_until(
         "the debit of the client that left to be withdrawn",
         SOON,
         || {
             world
                 .log()
                 .contains(&format!("cannot journal the end of request {left_id}"))
-                .then_some(())
         },
     );
     for _ in 0..20 {
-        assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+        world.expect(200, &Request::get("/healthz"));
         let models = Request::get("/v1/models").bearer(&account.key);
-        assert_eq!(world.ask(&models).status, 200);
+        world.expect(200, &models);
         for surface in BOTH {
             refused(
                 surface,
@@ -261,8 +251,8 @@ fn a_frozen_disk_withholds_the_last_bytes_alone_until_it_answers() {
     );
     drop(frozen);
     let ended: Vec<_> = running.into_iter().map(Running::end).collect();
-    wait_for("the gateway to be ready by itself", SOON, || {
-        world.is_ready().then_some(())
+    wait_until("the gateway to be ready by itself", SOON, || {
+        world.is_ready()
     });
     for surface in BOTH {
         world.works(surface, &account.key);
@@ -364,8 +354,8 @@ fn a_key_that_cannot_be_checked_pays_for_nothing_and_holds_up_nobody_else() {
     let Some(frozen) = FrozenDisk::freeze_checks(&world) else {
         return;
     };
-    wait_for("the last check to be too old", SOON, || {
-        (world.ask(&request).status != 200).then_some(())
+    wait_until("the last check to be too old", SOON, || {
+        world.ask(&request).status != 200
     });
     // More than there are threads that serve requests.
     let mut waiting: Vec<_> = (0..16).map(|_| world.connect()).collect();
@@ -373,7 +363,7 @@ fn a_key_that_cannot_be_checked_pays_for_nothing_and_holds_up_nobody_else() {
         assert!(connection.send(&request.bytes()));
     }
     for _ in 0..20 {
-        assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+        world.expect(200, &Request::get("/healthz"));
     }
     world.json(&["key", "revoke", &account.key_id]);
     for connection in &mut waiting {

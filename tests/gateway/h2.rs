@@ -229,7 +229,6 @@ fn what_has_no_place_in_http2_reaches_no_vendor() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     world.works(Chat, &account.key);
-    world.close();
 }
 
 #[test]
@@ -252,7 +251,6 @@ fn a_header_too_large_for_http2_is_refused_and_one_that_fits_is_not() {
     assert_eq!(ask(70, 1), Outcome::Refused);
     assert_eq!(ask(3, 5_000), Outcome::Answered);
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 /// Memory of a process, in KiB: what it has allocated, and no code. The first use of a function
@@ -318,5 +316,4 @@ fn reset_at_once(streams: u32) {
     let grown = resident_kib(world.pid()).saturating_sub(before);
     println!("{reset} resets over {connections} connections: {grown} KiB more");
     assert!(grown < 64 * 1_024, "{grown} KiB");
-    world.close();
 }

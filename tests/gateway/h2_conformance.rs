@@ -311,7 +311,6 @@ fn every_fault_of_a_client_ends_its_connection_or_stream_and_what_it_may_do_is_t
     assert!(wrong.is_empty(), "of {}: {wrong:#?}", CASES.len());
     println!("{} cases", CASES.len());
     world.works(Chat, &account.key);
-    world.close();
 }
 
 #[test]
@@ -324,7 +323,6 @@ fn a_ping_is_answered_with_its_own_words_and_settings_are_acknowledged() {
     let acknowledged = (0..10)
         .any(|_| matches!(h2.frame(), Some((SETTINGS, ACK, 0, payload)) if payload.is_empty()));
     assert!(acknowledged);
-    world.close();
 }
 
 /// Section 6.9.2: a client whose window is closed gets no DATA. It gets as much as it opens the
@@ -357,7 +355,6 @@ fn an_answer_keeps_to_the_window_that_the_client_gives() {
     // A larger initial window in SETTINGS also applies to this open stream.
     h2.send(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]);
     assert!(read(&mut h2, 100) > 100);
-    world.close();
 }
 
 /// Endless frames without a request, from a client that reads nothing.
@@ -413,5 +410,4 @@ fn flood(frames: usize) {
         assert!(grown < 32 * 1_024, "{name}: {grown} KiB");
         world.works(Chat, &account.key);
     }
-    world.close();
 }

@@ -10,8 +10,8 @@ use crate::scripted_vendor::{
     Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR,
     OUTPUT, PING, REFUSED_STREAM, Step, WINDOW_UPDATE, answer, setting,
 };
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, faketime, wait_for};
+use crate::surface::{BOTH, Chat, Messages, Surface, UPSTREAM_ERROR};
+use crate::world::{Plan, SOON, World, faketime, wait_for, wait_until};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +158,7 @@ impl FaultyWorld {
         let changed = text.replace(&self.address, &address);
         std::fs::write(&self.world.config, changed).unwrap();
         self.world.signal("HUP");
-        wait_for("the reload", SOON, || (reloads() > before).then_some(()));
+        wait_until("the reload", SOON, || reloads() > before);
         self.address = address;
     }
 
@@ -194,12 +194,7 @@ impl FaultyWorld {
             ),
             Due::Failure => {
                 assert_ne!(got.status, 200, "{what}: {}", got.text());
-                surface.fails(
-                    &got,
-                    (502, "server_error"),
-                    (500, "api_error"),
-                    Some("upstream_error"),
-                );
+                surface.fails_as(&got, UPSTREAM_ERROR);
             }
             Due::Cut => {
                 assert_eq!(got.status, 200, "{what}: {}", got.text());
@@ -231,7 +226,6 @@ fn check_all_faults(surface: Surface, stream: bool) {
     for fault in FAULTS {
         faulty.check(fault, surface, stream);
     }
-    faulty.world.close();
 }
 
 #[test]
@@ -271,7 +265,6 @@ fn a_connection_on_which_nothing_moves_for_two_minutes_keeps_its_streams() {
     assert!(is_whole(Chat, true, &answer), "{}", answer.text());
     assert_eq!(billed(&world, &account, 1), cost());
     assert_eq!(vendor.asked(), 1);
-    world.close();
 }
 
 /// The gateway keeps its own receive window open, so an answer larger than any window arrives. A
@@ -289,12 +282,10 @@ fn a_body_larger_than_the_vendors_window_arrives_whole() {
     let mut body = body(Chat, false);
     body["messages"][0]["content"] = json!("x".repeat(300_000));
     let sent = body.to_string().len();
-    let got = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(got.status, 200, "{}", got.text());
+    world.expect(200, &Chat.request(&account.key, &body));
     let read = vendor.seen.lock().unwrap().body_bytes;
     assert!(read.abs_diff(sent) < 100, "{read} of {sent} bytes");
     world.ended(&account, 1);
-    world.close();
 }
 
 /// If a vendor's window stays closed, the gateway gives up in time. It does not bill a request
@@ -329,7 +320,6 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let answered = small.iter().filter(|status| **status == 200).count();
     assert!(answered < small.len(), "no window was ever closed");
     assert_eq!(billed(&world, &account, 4), answered as i64 * cost());
-    world.close();
 }
 
 /// A vendor may refuse a request before it has read the whole body.
@@ -351,11 +341,9 @@ fn an_answer_that_comes_before_the_body_was_read_is_passed_on() {
     let account = world.account();
     let mut body = body(Chat, false);
     body["messages"][0]["content"] = json!("x".repeat(1_000_000));
-    let got = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(got.status, 413, "{}", got.text());
+    world.expect(413, &Chat.request(&account.key, &body));
     assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
     assert_eq!(vendor.asked(), 1);
-    world.close();
 }
 
 #[test]
@@ -379,7 +367,6 @@ fn a_vendor_that_offers_http1_alone_is_asked_in_http1() {
     let seen = vendor.seen.lock().unwrap();
     assert_eq!((seen.asked, seen.asked_h1), (0, 2));
     drop(seen);
-    world.close();
 }
 
 #[test]
@@ -396,7 +383,6 @@ fn a_vendor_that_wants_http1_for_a_request_gets_it_so() {
     assert_eq!((seen.asked, seen.asked_h1), (1, 1));
     drop(seen);
     assert_eq!(micro(&world.ended(&account, 1)["credits"]), cost());
-    world.close();
 }
 
 #[test]
@@ -422,7 +408,6 @@ fn a_certificate_is_checked_anew_for_each_connection() {
     vendor.change(&authority.signs("localhost"), &[b"h2"]);
     assert_eq!(ask().status, 200, "a new certificate of the vendor");
     assert_eq!(billed(&world, &account, 4), 2 * cost());
-    world.close();
 }
 
 /// Sends `count` requests at once and returns their answers.
@@ -462,12 +447,7 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
     let world = plan.start();
     let account = world.funded(1_000_000_000);
     // The first request opens one connection, which all others share.
-    assert_eq!(
-        world
-            .ask(&Chat.request(&account.key, &body(Chat, false)))
-            .status,
-        200
-    );
+    world.expect(200, &Chat.request(&account.key, &body(Chat, false)));
     let answers = ask_at_once(&world, STREAMS, |number| {
         let surface = BOTH[number % 2];
         surface.request(&account.key, &body(surface, number % 4 > 1))
@@ -493,7 +473,6 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         Some(world.endings(&account)).filter(|endings| endings.len() == STREAMS + 1)
     });
     assert_eq!(taken(&endings), (whole as i64 + 1) * cost());
-    world.close();
 }
 
 /// The vendor may have worked on requests that it read before it closed the connection, so the
@@ -524,7 +503,6 @@ fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_agai
     );
     assert!(answered >= 20, "{statuses:?}");
     assert_eq!(billed(&world, &account, 40), answered as i64 * cost());
-    world.close();
 }
 
 /// A response that is not HTTP/2 fails its request; the gateway then uses HTTP/2 with the vendor
@@ -547,18 +525,16 @@ fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
         .limit("breaker_failures", 0)
         .start();
     let account = world.account();
-    wait_for("the vendor to be asked over HTTP/2", SOON, || {
-        (world
+    wait_until("the vendor to be asked over HTTP/2", SOON, || {
+        world
             .ask(&Chat.request(&account.key, &body(Chat, false)))
             .status
-            == 200)
-            .then_some(())
+            == 200
     });
     assert_eq!(
         (vendor.asked(), vendor.seen.lock().unwrap().asked_h1),
         (3, 0)
     );
-    world.close();
 }
 
 /// Bodies of 5 MB over one connection with the protocol's default windows.
@@ -593,12 +569,7 @@ fn send_large_bodies(streams: usize) {
         .limit("cpu_queue_seconds", 600);
     let world = plan.start();
     let account = world.funded(1_000_000_000_000);
-    assert_eq!(
-        world
-            .ask(&Chat.request(&account.key, &body(Chat, false)))
-            .status,
-        200
-    );
+    world.expect(200, &Chat.request(&account.key, &body(Chat, false)));
     let before = resident_kib(world.pid());
     let large = {
         let mut body = body(Chat, false);
@@ -639,7 +610,6 @@ fn send_large_bodies(streams: usize) {
         "{} KiB for {bodies_kib} KiB of bodies",
         most - before
     );
-    world.close();
 }
 
 /// A client and a vendor that both use HTTP/2: no HTTP/1 header passes between them.
@@ -662,5 +632,4 @@ fn an_http2_client_gets_an_http2_vendors_answer() {
         assert_eq!(client.outcome(id), Outcome::Answered);
     }
     assert_eq!(billed(&world, &account, 2), 2 * cost());
-    world.close();
 }

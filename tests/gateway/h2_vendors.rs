@@ -252,7 +252,6 @@ fn does_the_main_job(front: &Front) {
         0,
         "all vendors are behind the other server"
     );
-    world.close();
 }
 
 fn terminal(path: &str) -> &'static str {
@@ -289,7 +288,6 @@ fn passes_on_what_goes_wrong(front: &Front) {
     assert_eq!(front.vendor.stats()["client_gone"], 1);
     let last: Value = world.ended(&account, 3);
     assert_eq!(last["model"], model, "{last}");
-    world.close();
 }
 
 #[test]
@@ -349,5 +347,4 @@ fn vendors_test_tells_what_a_server_speaks() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("refused"), "{text}");
-    world.close();
 }

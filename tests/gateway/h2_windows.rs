@@ -7,7 +7,7 @@ use crate::h2::{
     field, good, resident_kib,
 };
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,6 @@ fn a_short_answer_is_reset_behind_its_header_where_the_client_opens_no_window() 
         world.metric("gateway_rejected_total", &["reason=\"internal\""]),
         0.0
     );
-    world.close();
 }
 
 #[test]
@@ -108,7 +107,6 @@ fn a_window_that_opens_a_little_late_gets_the_whole_refusal() {
     });
     assert!(received.is_whole);
     assert_eq!(received.body.len(), whole.body.len());
-    world.close();
 }
 
 #[test]
@@ -118,8 +116,8 @@ fn a_drain_waits_for_a_refusal_whose_client_opens_its_window_late() {
     send_get(&mut late, 1, &get("/v1/models"));
     let received = receive(&mut late, 1, |h2| {
         world.signal("TERM");
-        wait_for("new connections to be refused", SOON, || {
-            Connection::try_open(world.edge).is_none().then_some(())
+        wait_until("new connections to be refused", SOON, || {
+            Connection::try_open(world.edge).is_none()
         });
         // Less than the gateway waits for a window, and more than its end takes.
         let some_time = Some(Duration::from_millis(700));
@@ -131,7 +129,6 @@ fn a_drain_waits_for_a_refusal_whose_client_opens_its_window_late() {
     assert!(received.is_whole && !received.body.is_empty());
     assert_eq!(world.wait_end(SOON), 0);
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -168,7 +165,6 @@ fn refusals_without_a_window_keep_little_memory_and_leave_others_theirs() {
         CONNECTIONS * MAX_CONCURRENT_STREAMS as usize
     );
     assert!(grown < 64 * 1_024, "{grown} KiB");
-    world.close();
 }
 
 #[test]
@@ -191,7 +187,6 @@ fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
         world.metric("gateway_rejected_total", &["reason=\"internal\""]),
         0.0
     );
-    world.close();
 }
 
 #[test]
@@ -205,10 +200,9 @@ fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
     h2.ask(1, &good(&account.key, &body), body.as_bytes());
     let ending = world.ended(&account, 1);
     assert_eq!(ending["outcome"], "client_left", "{ending}");
-    wait_for("the connection to be closed", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("the connection to be closed", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
-    world.close();
 }
 
 #[test]
@@ -243,5 +237,4 @@ fn a_client_that_opens_its_window_slowly_gets_all_of_a_large_answer() {
     assert!(bytes > 4_000_000 && began.elapsed() > limit);
     let ending = world.ended(&account, 1);
     assert_eq!(ending["outcome"], "completed", "{ending}");
-    world.close();
 }

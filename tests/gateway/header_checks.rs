@@ -74,7 +74,6 @@ fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
     }
     assert_eq!(world.vendor.calls(), 0);
     assert_eq!(world.metric("gateway_bodies_in_flight_bytes", &[]), 0.0);
-    world.close();
 }
 
 /// The status that an HTTP/2 client gets.
@@ -163,9 +162,8 @@ fn requests_whose_bodies_still_come_count_among_those_of_their_account_and_key()
         assert_eq!(connection.answer().status, 200);
     }
     for key in [account.key.as_str(), single] {
-        assert_eq!(world.ask(&Chat.whole(key, "input=1 output=1")).status, 200);
+        world.expect(200, &Chat.whole(key, "input=1 output=1"));
     }
-    world.close();
 }
 
 #[test]
@@ -208,7 +206,7 @@ fn a_stored_answer_needs_no_credit_and_an_unknown_key_is_refused_on_the_header()
         let other = surface
             .whole(&account.key, "input=11 output=10")
             .header("idempotency-key", "paid");
-        assert_eq!(world.ask(&other).status, 422);
+        world.expect(422, &other);
         let mut connection = world.connect();
         connection.send(&keyed(surface, "unknown").head());
         insufficient(surface, &connection.answer());
@@ -218,7 +216,6 @@ fn a_stored_answer_needs_no_credit_and_an_unknown_key_is_refused_on_the_header()
         );
     }
     world.ended(&account, 2);
-    world.close();
 }
 
 #[test]
@@ -252,5 +249,4 @@ fn an_edge_among_many_asks_the_store_before_it_reads_a_large_body() {
             (code.ok()? == "insufficient_credits").then_some(())
         });
     }
-    fleet.close();
 }

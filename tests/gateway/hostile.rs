@@ -30,8 +30,8 @@ fn of_fields(key: &str, fields: usize) -> Request {
 fn a_header_is_read_up_to_its_limits_and_no_further() {
     let world = World::new();
     let account = world.account();
-    assert_eq!(world.ask(&of_bytes(&account.key, 32_768)).status, 200);
-    assert_eq!(world.ask(&of_fields(&account.key, 64)).status, 200);
+    world.expect(200, &of_bytes(&account.key, 32_768));
+    world.expect(200, &of_fields(&account.key, 64));
     for request in [
         of_bytes(&account.key, 32_769),
         of_fields(&account.key, 65),
@@ -51,7 +51,6 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
             .is_none_or(|answer| answer.status >= 400)
     );
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 #[test]
@@ -107,7 +106,6 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
         );
     }
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }
 
 /// Clients percent-encode special characters in a model's id. The gateway decodes the id once, and
@@ -143,7 +141,6 @@ fn a_models_id_in_a_path_is_decoded_once() {
     }
     assert_eq!(status("/v1/models/org%2Fnone"), 404);
     assert_eq!(status("/v1/receipts/org%2Fnone"), 400, "ids alone");
-    world.close();
 }
 
 #[test]
@@ -174,12 +171,7 @@ fn a_models_name_enters_no_path_and_no_header() {
         // The client's query does not reach the vendor.
         let body = surface.body("input=1 output=1", false, 10).to_string();
         let path = format!("{}?key=1&beta=true&model=../../admin", surface.path());
-        assert_eq!(
-            world
-                .ask(&Request::post(&path, body).bearer(&account.key))
-                .status,
-            200
-        );
+        world.expect(200, &Request::post(&path, body).bearer(&account.key));
         assert_eq!(
             world.vendor.last()["path"]
                 .as_str()
@@ -188,7 +180,6 @@ fn a_models_name_enters_no_path_and_no_header() {
         );
     }
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 /// Header names that an intermediate proxy, a vendor or a log might interpret.
@@ -254,8 +245,7 @@ fn no_field_of_a_clients_reaches_a_vendor() {
             "connection",
             "x-custom-named, authorization, content-length, x-api-key, host",
         );
-        let answer = world.ask(&asked);
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &asked);
         let call = world.vendor.last();
         let headers = call["headers"].as_array().unwrap();
         for pair in headers {
@@ -278,7 +268,6 @@ fn no_field_of_a_clients_reaches_a_vendor() {
             assert!(!value.contains("CANARY"), "the client saw {name}: {value}");
         }
     }
-    world.close();
 }
 
 /// A vendor whose answers contain the key of the call wherever possible. Each call gets the next
@@ -378,5 +367,4 @@ fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
     }
     seen.add_all_of(&world, &access);
     seen.has_none_of(&["CANARY", &account.key]);
-    world.close();
 }

@@ -7,14 +7,13 @@
 
 use crate::account::{Account, Standing, micro};
 use crate::client::{self, Answer, Connection, End, Request};
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, INVALID, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use test_world::wait_until;
 
-const INVALID: &str = "invalid_request_error";
 const USUAL: &str = "input=100 output=20 text=\"one two three four\" events=4";
 
 /// A route through the gateway: a surface, a vendor, streamed or not.
@@ -170,8 +169,8 @@ fn at_rest(world: &World, account: &Account) -> Standing {
 /// Waits until the shared store has recorded every ending. A client has its answer some
 /// milliseconds earlier.
 fn all_is_told(world: &World) {
-    wait_for("all to be told", SOON, || {
-        (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    wait_until("all to be told", SOON, || {
+        world.metric("gateway_journal_pending", &[]) == 0.0
     });
 }
 
@@ -180,8 +179,8 @@ fn begin(world: &World, request: &Request) -> Connection {
     let before = world.vendor.calls();
     let mut connection = world.connect();
     assert!(connection.send(&request.bytes()));
-    wait_for("the vendor to be called", SOON, || {
-        (world.vendor.calls() > before).then_some(())
+    wait_until("the vendor to be called", SOON, || {
+        world.vendor.calls() > before
     });
     connection
 }
@@ -245,7 +244,6 @@ fn the_answer_is_given_again_on_every_way_and_debited_once(plan: Plan) {
             "{way:?}"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -267,7 +265,6 @@ fn without_a_key_nothing_is_deduplicated() {
         world.ended(&account, 2 * index + 2);
         assert_eq!(world.vendor.calls() as usize, 2 * index + 2);
     }
-    world.close();
 }
 
 fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan) {
@@ -300,7 +297,6 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan
         chat.status == 200 && messages.status == 200 && chat.request_id() != messages.request_id()
     );
     assert!(!is_replayed(&messages));
-    world.close();
 }
 
 fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
@@ -334,7 +330,6 @@ fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
         assert_eq!(world.vendor.calls() as usize, index + 1, "{way:?}");
         world.ended(&account, index + 1);
     }
-    world.close();
 }
 
 fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan: Plan) {
@@ -352,7 +347,7 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
                 .header("idempotency-key", "two"),
         );
         surface.fails(&answer, (400, INVALID), (400, INVALID), None);
-        assert_eq!(world.ask(&way.keyed(&account, &long, USUAL)).status, 200);
+        world.expect(200, &way.keyed(&account, &long, USUAL));
         // The gateway rejects an invalid body or an unknown model before it checks the key.
         let broken = Request::post(surface.path(), "{")
             .bearer(&account.key)
@@ -383,7 +378,6 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
             );
         }
     }
-    world.close();
 }
 
 fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit(plan: Plan) {
@@ -394,7 +388,7 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);
         for _ in 0..2 {
-            assert_eq!(world.ask(&request).status, 402);
+            world.expect(402, &request);
         }
         assert_eq!(
             world
@@ -411,9 +405,7 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         assert_eq!([world.ask(&bad).status, world.ask(&bad).status], [400, 400]);
     }
     world.json(&["account", "grant", &poor.id, "100", "--ref", "now"]);
-    wait_for("the grant", SOON, || {
-        (world.standing(&poor).balance > 10_000).then_some(())
-    });
+    wait_until("the grant", SOON, || world.standing(&poor).balance > 10_000);
     for surface in BOTH {
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);
@@ -425,10 +417,10 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
             first.text()
         );
         all_is_told(&world);
-        assert_eq!(world.ask(&way.keyed(&poor, "bad", USUAL)).status, 200);
+        world.expect(200, &way.keyed(&poor, "bad", USUAL));
         all_is_told(&world);
         let mut open = begin(&world, &way.plain(&poor, "hold=headers"));
-        assert_eq!(world.ask(&way.keyed(&poor, "more", USUAL)).status, 429);
+        world.expect(429, &way.keyed(&poor, "more", USUAL));
         same(&first, &world.ask(&request));
         conflicts(surface, &world.ask(&way.keyed(&poor, "poor", "input=1")));
         world.vendor.release();
@@ -441,7 +433,6 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         );
         all_is_told(&world);
     }
-    world.close();
 }
 
 fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
@@ -499,7 +490,6 @@ fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
             );
         }
     }
-    world.close();
 }
 
 fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
@@ -560,7 +550,6 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
         "each was read to its end"
     );
     world.ended(&account, keys.len());
-    world.close();
 }
 
 fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(
@@ -582,7 +571,6 @@ fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_i
         assert_eq!(ending["outcome"], "client_left", "{ending}");
         assert_eq!(world.vendor.calls() as usize, index + 1);
     }
-    world.close();
 }
 
 fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
@@ -622,7 +610,6 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
             );
         }
     }
-    world.close();
 }
 
 fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
@@ -668,11 +655,10 @@ fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
         let of = endings.iter().filter(|it| it["outcome"] == outcome);
         of.count()
     };
-    wait_for("the request that the kill met", SOON, || {
-        (count("interrupted") > 0).then_some(())
+    wait_until("the request that the kill met", SOON, || {
+        count("interrupted") > 0
     });
     assert!(count("completed") <= ways().len());
-    world.close();
 }
 
 /// If the answer is new, asserts that the gateway replays it from now on.
@@ -730,7 +716,6 @@ fn a_kill_after_the_debit_and_before_the_answer_left_loses_neither() {
         (world.vendor.calls(), world.standing(&account).balance),
         (calls, balance)
     );
-    world.close();
 }
 
 /// Puts the store into the state that a kill leaves between a debit and the storing of its answer.
@@ -751,7 +736,7 @@ fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
         .map(|(index, way)| (way, way.keyed(&account, &format!("key-{index}"), USUAL)))
         .collect();
     for (_, request) in &requests {
-        assert_eq!(world.ask(request).status, 200);
+        world.expect(200, request);
     }
     world.kill();
     forget_the_answer(&world);
@@ -767,7 +752,6 @@ fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
         (calls, balance)
     );
     world.ended(&account, requests.len());
-    world.close();
 }
 
 fn a_restart_forgets_nothing(plan: Plan) {
@@ -791,7 +775,6 @@ fn a_restart_forgets_nothing(plan: Plan) {
         same(first, &world.ask(request));
     }
     assert_eq!(world.vendor.calls() as usize, requests.len());
-    world.close();
 }
 
 /// Repeats the request under one key, across restarts of the gateway, until it gets an answer or
@@ -857,5 +840,4 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
         "{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits"
     );
     assert!(answered > 100, "too few answers to tell");
-    world.close();
 }

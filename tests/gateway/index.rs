@@ -4,7 +4,7 @@
 use crate::client::Request;
 use crate::crash::FUNDS;
 use crate::surface::Chat;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use std::os::unix::process::ExitStatusExt;
 
 impl World {
@@ -58,7 +58,6 @@ fn a_death_in_a_batch_of_the_index_leaves_it_right() {
     world.kill();
     world.start_gateway();
     world.reports_all(&usage, 7);
-    world.close();
 }
 
 #[test]
@@ -90,7 +89,6 @@ fn a_rebuild_that_dies_changes_nothing_and_one_that_ends_repairs_a_running_gatew
     world.ended(&account, 2);
     assert_eq!(world.ask(&usage).json()["total"]["responses"], 2);
     world.is_sound();
-    world.close();
 }
 
 #[test]
@@ -122,14 +120,13 @@ fn an_index_that_cannot_be_written_stops_no_request_and_pages_show_every_entry()
     let entries: f64 = ledger
         .query_row("SELECT max(seq) FROM entry", [], |row| row.get(0))
         .unwrap();
-    wait_for("the metric", SOON, || {
-        (world.metric("gateway_index_lag_entries", &[]) == entries).then_some(())
+    wait_until("the metric", SOON, || {
+        world.metric("gateway_index_lag_entries", &[]) == entries
     });
     index.execute_batch("ROLLBACK").unwrap();
     assert!(world.command(&["ledger", "reindex"]).status.success());
-    wait_for("the metric", SOON, || {
-        (world.metric("gateway_index_lag_entries", &[]) == 0.0).then_some(())
+    wait_until("the metric", SOON, || {
+        world.metric("gateway_index_lag_entries", &[]) == 0.0
     });
     world.reports_all(&usage, 1);
-    world.close();
 }

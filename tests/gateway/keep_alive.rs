@@ -103,7 +103,6 @@ fn a_stream_that_is_passed_on_is_kept_alive_between_its_events_and_is_the_vendor
                 "{surface:?}, silent in event {silent}"
             );
             world.ended(&account, 1);
-            world.close();
         };
         std::thread::scope(|scope| {
             let in_silence = &in_silence;
@@ -132,7 +131,6 @@ fn a_responses_stream_that_is_passed_on_is_kept_alive_by_comments_which_have_no_
             "response.completed"
         );
     }
-    world.close();
 }
 
 /// The gateway holds back the first event until useful content follows, or until the client has
@@ -173,7 +171,6 @@ fn a_client_that_waits_gets_the_opening_that_was_kept_back_and_what_is_numbered_
             "{text}"
         );
         world.ended(&account, 2);
-        world.close();
     }
 }
 
@@ -201,7 +198,6 @@ fn a_stream_that_fails_after_a_keep_alive_says_so_in_the_stream() {
             (vendor.calls(), world.ended(&account, 1)["outcome"].as_str()),
             (1, Some("vendor_cut"))
         );
-        world.close();
     }
 }
 
@@ -226,5 +222,4 @@ fn an_answer_that_is_kept_for_its_idempotency_key_holds_no_keep_alive() {
         assert_eq!(strip(first.text()), strip(again.text()));
         assert!(surface.is_complete(&again));
     }
-    world.close();
 }

@@ -15,11 +15,11 @@ use test_world::wait_until;
 /// this time plus one minute.
 const TOTAL_SECONDS: u64 = 2;
 
-/// Two edges, a sidecar and a Redis, each a process.
+/// Two edges, a sidecar and a Redis, each a process. They end in this order.
 pub struct Edges {
-    pub redis: Server,
-    pub sidecar: World,
     pub edges: [World; 2],
+    pub sidecar: World,
+    pub redis: Server,
 }
 
 impl Edges {
@@ -93,8 +93,8 @@ impl Edges {
         let account = self.sidecar.account();
         for edge in &self.edges {
             let credits = Request::get("/v1/credits").bearer(&account.key);
-            wait_for("an edge to know the key", SOON, || {
-                (edge.ask(&credits).status == 200).then_some(())
+            wait_until("an edge to know the key", SOON, || {
+                edge.ask(&credits).status == 200
             });
         }
         account
@@ -118,8 +118,8 @@ impl Edges {
         let before = self.sidecar.vendor.calls();
         let mut connection = self.edges[edge].connect();
         assert!(connection.send(&request.bytes()));
-        wait_for("the vendor to be called", SOON, || {
-            (self.sidecar.vendor.calls() > before).then_some(())
+        wait_until("the vendor to be called", SOON, || {
+            self.sidecar.vendor.calls() > before
         });
         connection
     }
@@ -131,24 +131,11 @@ impl Edges {
         let before = vendor.calls();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                wait_for("the vendor to be called", SOON, || {
-                    (vendor.calls() > before).then_some(())
-                });
+                wait_until("the vendor to be called", SOON, || vendor.calls() > before);
                 vendor.release();
             });
             once_decided(&self.edges[edge], request)
         })
-    }
-
-    pub fn close(self) {
-        let Self {
-            redis,
-            sidecar,
-            mut edges,
-        } = self;
-        edges.iter_mut().for_each(World::leave);
-        sidecar.close();
-        drop((edges, redis));
     }
 }
 
@@ -196,7 +183,7 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
                 );
                 assert!(meanwhile.has("idempotency_running"), "{}", meanwhile.text());
                 let other = keyed(surface, &account, &key, "input=1", stream);
-                assert_eq!(world.edges[second].ask(&other).status, 422);
+                world.edges[second].expect(422, &other);
                 world.sidecar.vendor.release();
                 let answer = running.answer();
                 assert_eq!(answer.status, 200, "{}", answer.text());
@@ -214,7 +201,6 @@ fn what_one_edge_answers_the_other_gives_again_to_the_byte() {
         }
     }
     assert_eq!(world.debits(&account, asked as usize), asked as usize);
-    world.close();
 }
 
 #[test]
@@ -251,7 +237,6 @@ fn forty_at_both_edges_at_once_are_one_call_and_one_debit() {
         assert_eq!(world.sidecar.vendor.calls() as usize, index + 1);
         assert_eq!(world.debits(&account, index + 1), index + 1);
     }
-    world.close();
 }
 
 #[test]
@@ -287,7 +272,6 @@ fn a_key_whose_edge_was_killed_is_held_for_it_and_decided_when_it_is_back() {
     assert!(is_replayed(&world.edges[0].ask(&running)));
     // One request was answered, one was cut off, and one was answered in its place.
     assert_eq!(world.debits(&account, 3), 2);
-    world.close();
 }
 
 #[test]
@@ -314,7 +298,6 @@ fn an_edge_killed_between_the_debit_and_the_keeping_spends_the_key_at_both() {
         (world.debits(&account, 1), world.sidecar.vendor.calls()),
         (1, 1)
     );
-    world.close();
 }
 
 #[test]
@@ -351,7 +334,6 @@ fn an_edge_that_never_comes_back_leaves_its_key_spent_and_not_free() {
     world.edges[0].start_gateway();
     assert_eq!(world.once_released(1, &request).status, 200);
     assert_eq!(world.debits(&account, 2), 1);
-    world.close();
 }
 
 #[test]
@@ -362,8 +344,8 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
         let marker = "hold=headers input=100 output=20";
         let request = keyed(Chat, &account, &format!("key-{stream}"), marker, stream);
         let balance = Request::get("/v1/credits").bearer(&account.key);
-        wait_for("the account to be in the store", SOON, || {
-            (world.edges[0].ask(&balance).status == 200).then_some(())
+        wait_until("the account to be in the store", SOON, || {
+            world.edges[0].ask(&balance).status == 200
         });
         let mut running = world.begin(0, &request);
         world.redis.cli(&["FLUSHALL"]);
@@ -388,7 +370,6 @@ fn a_store_that_forgets_everything_while_a_request_runs_learns_its_answer_anew()
         assert_eq!(world.sidecar.vendor.calls() as usize, index + 1);
         assert_eq!(world.debits(&account, index + 1), index + 1);
     }
-    world.close();
 }
 
 #[test]
@@ -442,7 +423,6 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
         (world.sidecar.vendor.calls(), world.debits(&account, 2)),
         (2, 2)
     );
-    world.close();
 }
 
 #[test]
@@ -500,7 +480,6 @@ fn answers_take_no_more_of_the_store_than_they_may() {
         (world.sidecar.vendor.calls(), world.debits(&account, 12)),
         (12, 12)
     );
-    world.close();
 }
 
 #[test]
@@ -509,8 +488,8 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
     let account = world.sidecar.funded(1_000_000_000_000);
     for edge in &world.edges {
         let credits = Request::get("/v1/credits").bearer(&account.key);
-        wait_for("an edge to know the key", SOON, || {
-            (edge.ask(&credits).status == 200).then_some(())
+        wait_until("an edge to know the key", SOON, || {
+            edge.ask(&credits).status == 200
         });
     }
     const LEAST_DECIDED: usize = 100;
@@ -568,7 +547,6 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
         "{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits"
     );
     assert!(answered > 50, "too few answers to tell");
-    world.close();
 }
 
 /// Repeats the request under one key, alternating between the edges, until it gets an answer or

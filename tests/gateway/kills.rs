@@ -9,7 +9,7 @@ use crate::account::{Account, taken};
 use crate::client::{self, Connection, End, Request};
 use crate::crash::FUNDS;
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{SOON, World, command_on, wait_for};
+use crate::world::{SOON, World, command_on, wait_until};
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -277,8 +277,8 @@ fn a_request_that_the_vendor_has_and_has_not_answered_is_void() {
             let body = surface.body("hang=headers", stream, 1_000);
             let mut connection = books.world.connect();
             connection.send(&surface.request(&books.account.key, &body).bytes());
-            wait_for("the vendor's call", SOON, || {
-                (books.world.vendor.calls() > calls).then_some(())
+            wait_until("the vendor's call", SOON, || {
+                books.world.vendor.calls() > calls
             });
             books.world.kill();
             assert!(connection.try_begin().is_none(), "the client got an answer");
@@ -421,7 +421,6 @@ fn a_death_before_a_covered_file_of_the_journal_is_removed_debits_nothing_again(
         endings.len()
     );
     assert_eq!(world.standing(&account).balance, FUNDS - taken(&endings));
-    world.close();
 }
 
 #[test]
@@ -455,8 +454,8 @@ fn an_idempotency_key_is_spent_exactly_where_the_dead_process_had_debited() {
                 again.text()
             );
             let debits = usize::from(left != Left::Debit);
-            wait_for("the repeat's ending", SOON, || {
-                (books.world.endings(&books.account).len() == books.known + debits).then_some(())
+            wait_until("the repeat's ending", SOON, || {
+                books.world.endings(&books.account).len() == books.known + debits
             });
             books.new_endings();
         }
@@ -650,5 +649,4 @@ fn a_sign_up_that_dies_between_its_two_files_has_its_grant_once() {
             "{point}"
         );
     }
-    world.close();
 }

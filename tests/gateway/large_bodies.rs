@@ -4,8 +4,8 @@
 use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{Answer, Connection, Request};
 use crate::failure_table::{Case, may_reach_clients};
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, INTERNAL_ERROR, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,20 +73,13 @@ fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
         Messages.failure(&world.ask(&request), 400, "invalid_request_error", None);
     }
     assert_eq!(world.vendor.calls(), 2);
-    world.close();
 }
 
 #[test]
 fn control_without_that_limit_a_body_of_as_many_values_is_read() {
     let world = Plan::default().limit("body_values", 10_000_000).start();
     let account = world.account();
-    assert_eq!(
-        world
-            .ask(&count_coded(&account.key, &count_body(100_000, 1)))
-            .status,
-        200
-    );
-    world.close();
+    world.expect(200, &count_coded(&account.key, &count_body(100_000, 1)));
 }
 
 /// Large bodies get the same answers as small ones, on every route through the gateway.
@@ -127,7 +120,6 @@ fn large_bodies_are_answered_like_small_ones() {
         }
     }
     assert_eq!(world.metric("gateway_cpu_jobs_waiting", &[]), 0.0);
-    world.close();
 }
 
 #[test]
@@ -153,7 +145,6 @@ fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_lo
         let failed = world.ask(&surface.request(&account.key, &members));
         assert_eq!(failed.status, 500, "many values: {}", failed.text());
         assert!(world.log().contains("CpuJob"));
-        world.close();
     }
     // Of a coded body nobody knows how long it takes.
     let world = Plan::default()
@@ -163,11 +154,7 @@ fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_lo
     let failed = world.ask(&count_coded(&account.key, &count_body(1, 1)));
     assert_eq!(failed.status, 500, "a coded body: {}", failed.text());
     assert!(world.log().contains("CpuJob"));
-    assert_eq!(
-        world.ask(&count(&account.key, count_body(1, 1))).status,
-        200
-    );
-    world.close();
+    world.expect(200, &count(&account.key, count_body(1, 1)));
 }
 
 #[test]
@@ -183,7 +170,6 @@ fn a_text_of_escapes_is_work_for_the_pool_only_if_it_is_translated() {
             format!("[[sim input=1 output=1]] {}", "\n".repeat(60_000)).into();
         let answer = world.ask(&surface.request(&account.key, &body));
         assert_eq!(answer.status, status, "{}", answer.text());
-        world.close();
     }
 }
 
@@ -199,12 +185,7 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
             format!("[[sim input=1 output=1]] {}", "pad ".repeat(80_000)).into();
         let request = surface.request(&account.key, &body);
         let failed = world.ask(&request);
-        surface.fails(
-            &failed,
-            (500, "server_error"),
-            (500, "api_error"),
-            Some("internal_error"),
-        );
+        surface.fails_as(&failed, INTERNAL_ERROR);
         let log = world.log();
         let lines: Vec<_> = log
             .lines()
@@ -217,8 +198,7 @@ fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request()
             lines[0]
         );
         // The panic released the job's slot.
-        assert_eq!(world.ask(&request).status, 200);
-        world.close();
+        world.expect(200, &request);
     }
 }
 
@@ -266,8 +246,7 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
             world.metric("gateway_rejected_total", &["reason=\"cpu_queue\""]),
             refused.len() as f64
         );
-        assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
-        world.close();
+        world.expect(200, &slow_count(&account.key));
     }
 }
 
@@ -289,14 +268,13 @@ fn a_full_queue_refuses_large_bodies_on_every_surface() {
                 }
             });
         }
-        wait_for("a job to wait", SOON, || {
-            (world.metric("gateway_cpu_jobs_waiting", &[]) >= 1.0).then_some(())
+        wait_until("a job to wait", SOON, || {
+            world.metric("gateway_cpu_jobs_waiting", &[]) >= 1.0
         });
         let body = String::from_utf8(count_body(30_000, 100)).unwrap();
         let refused = Case::on_all("CpuQueueFull", &account.key, |_| body.clone());
         may_reach_clients(&world, &[200, 400, 402], || refused.to_vec());
     });
-    world.close();
 }
 
 #[test]
@@ -314,21 +292,20 @@ fn jobs_of_clients_that_left_are_not_begun() {
             connection
         })
         .collect();
-    wait_for("jobs to wait", SOON, || {
-        (world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0).then_some(())
+    wait_until("jobs to wait", SOON, || {
+        world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0
     });
     drop::<Vec<Connection>>(open);
     // One job runs. The gateway discards the waiting ones, which takes far less CPU time than
     // running them one after the other.
     let cpu_seconds_of_one_more = || {
         let before = world.metric("process_cpu_seconds_total", &[]);
-        assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
+        world.expect(200, &slow_count(&account.key));
         world.metric("process_cpu_seconds_total", &[]) - before
     };
     let (behind, alone) = (cpu_seconds_of_one_more(), cpu_seconds_of_one_more());
     assert!(behind < alone * 5.0, "{behind} s beside {alone} s");
     assert_eq!(world.metric("gateway_cpu_jobs_waiting", &[]), 0.0);
-    world.close();
 }
 
 /// Long jobs of many accounts, one after the other in one thread, and a coded body that is short.
@@ -360,12 +337,11 @@ fn a_short_body_with_a_coding_does_not_wait_for_long_ones() {
             })
             .collect();
         let waiting = || world.metric("gateway_cpu_jobs_waiting", &[]);
-        wait_for("jobs to wait", SOON, || (waiting() >= 4.0).then_some(()));
+        wait_until("jobs to wait", SOON, || waiting() >= 4.0);
         let short = count_coded(&account.key, &count_body(1, 1));
-        assert_eq!(world.ask(&short).status, 200);
+        world.expect(200, &short);
         assert!(waiting() >= 1.0, "the short body came after all long ones");
         drop::<Vec<Connection>>(open);
-        world.close();
     }
 }
 
@@ -388,8 +364,8 @@ fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
             connection
         })
         .collect();
-    wait_for("jobs to wait", SOON, || {
-        (world.metric("gateway_cpu_jobs_waiting", &[]) >= 4.0).then_some(())
+    wait_until("jobs to wait", SOON, || {
+        world.metric("gateway_cpu_jobs_waiting", &[]) >= 4.0
     });
     // A drain closes a connection whose request has not arrived yet.
     wait_for("all requests to have arrived", SOON, || {
@@ -416,7 +392,6 @@ fn requests_that_wait_for_a_long_job_are_answered_in_a_drain() {
     assert!(broken <= 2, "{broken} broken connections");
     world.wait_end(SOON);
     world.start_gateway();
-    world.close();
 }
 
 /// Sends the request in a loop until `stop`, whatever the answers are.
@@ -462,16 +437,14 @@ fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
             scope.spawn(move || attack(world, body, stop, answered));
         }
         let _stop = StopOnDrop(&stop);
-        wait_for("the attack to begin", SOON, || {
-            (answered.load(Ordering::Relaxed) >= 2).then_some(())
+        wait_until("the attack to begin", SOON, || {
+            answered.load(Ordering::Relaxed) >= 2
         });
         bystander.endures(&world, "six loops of token counts of large bodies", |_| ());
     });
     println!("{} answers to the attack", answered.into_inner());
     for gauge in ["gateway_cpu_jobs_waiting", "gateway_bodies_in_flight_bytes"] {
-        wait_for(gauge, SOON, || {
-            (world.metric(gauge, &[]) == 0.0).then_some(())
-        });
+        wait_until(gauge, SOON, || world.metric(gauge, &[]) == 0.0);
     }
     world.close();
 }

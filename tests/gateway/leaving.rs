@@ -4,7 +4,7 @@
 use crate::account::{Account, micro};
 use crate::client::{Connection, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,6 @@ fn a_half_close_counts_as_leaving() {
             connection.forget();
         }
     }
-    world.close();
 }
 
 #[test]
@@ -119,7 +118,6 @@ fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
     let mut due = BOTH.map(|surface| surface.cost(300, 20));
     due.sort_unstable();
     assert_eq!(credits, due);
-    world.close();
 }
 
 #[test]
@@ -157,7 +155,6 @@ fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
             "the vendor was told to stop"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -168,9 +165,7 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
         let request = surface.whole(&account.key, "delay_ms=500 status=500");
         let before = world.vendor.calls();
         let (connection, _) = begin(&world, &request, 0);
-        wait_for("the call", SOON, || {
-            (world.vendor.calls() > before).then_some(())
-        });
+        wait_until("the call", SOON, || world.vendor.calls() > before);
         drop(connection);
         let ending = world.ended(&account, index + 1);
         assert_eq!(
@@ -179,7 +174,6 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
             "nothing was generated: {ending}"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -201,7 +195,6 @@ fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
     assert_eq!(receipt["outcome"], "client_left", "{receipt}");
     assert!(micro(&receipt["credits"]) > 0, "{receipt}");
     drop(connection);
-    world.close();
 }
 
 #[test]
@@ -220,8 +213,8 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
         let mut answer = connection.begin();
         let receipt = left(&world, &account, index + 1);
         assert_eq!(receipt["estimated"], false, "drained: {receipt}");
-        wait_for("its connection to be closed", SOON, || {
-            (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+        wait_until("its connection to be closed", SOON, || {
+            world.metric("gateway_client_connections", &[]) == 0.0
         });
         assert_eq!(world.metric("gateway_streams_open", &[]), 0.0);
         connection.finish(&mut answer);
@@ -231,7 +224,6 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
             "a clean end would look like a complete response"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -259,7 +251,6 @@ fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
         let ending = world.ended(&account, index + 1);
         assert_eq!(ending["outcome"], "completed", "{ending}");
     }
-    world.close();
 }
 
 /// The system lets the gateway write only once more than a megabyte of its buffer is free.
@@ -281,7 +272,6 @@ fn a_client_that_takes_seconds_for_a_full_buffer_is_not_given_up() {
     assert_eq!(answer.end(), Some(End::Whole));
     let ending = world.ended(&account, 1);
     assert_eq!(ending["outcome"], "completed", "{ending}");
-    world.close();
 }
 
 #[test]
@@ -292,13 +282,12 @@ fn a_client_that_reads_none_of_many_answers_is_given_up() {
     let mut connection = world.connect();
     // Until the gateway no longer reads either, and closes the connection.
     let requests = request.repeat(100);
-    wait_for("the connection to be closed", SOON, || {
-        (!connection.send(&requests)).then_some(())
+    wait_until("the connection to be closed", SOON, || {
+        !connection.send(&requests)
     });
-    wait_for("nothing to be left of it", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("nothing to be left of it", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
-    world.close();
 }
 
 #[test]
@@ -324,12 +313,10 @@ fn many_clients_that_leave_at_any_moment_leave_nothing_behind() {
         }
     });
     world.vendor.wait_idle();
-    wait_for("no hold", SOON, || {
-        (world.standing(&account).held == 0).then_some(())
-    });
+    wait_until("no hold", SOON, || world.standing(&account).held == 0);
     let balance = world.standing(&account).balance;
-    wait_for("all to be in the ledger", SOON, || {
-        (crate::account::taken(&world.endings(&account)) == 300_000_000 - balance).then_some(())
+    wait_until("all to be in the ledger", SOON, || {
+        crate::account::taken(&world.endings(&account)) == 300_000_000 - balance
     });
     assert_eq!(world.metric("gateway_streams_open", &[]), 0.0);
     world.close();

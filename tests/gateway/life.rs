@@ -21,11 +21,13 @@ const PASSWORD: &str = "CANARY+long+password";
 impl World {
     /// Signs up through the edge and returns the session's cookie.
     fn visitor(&self, email: &str) -> String {
-        let answer = self.ask(&Request::form(
-            "/dashboard/sign-up",
-            &format!("email={email}&password={PASSWORD}"),
-        ));
-        assert_eq!(answer.status, 303, "{}", answer.text());
+        let answer = self.expect(
+            303,
+            &Request::form(
+                "/dashboard/sign-up",
+                &format!("email={email}&password={PASSWORD}"),
+            ),
+        );
         answer
             .header("set-cookie")
             .unwrap()
@@ -53,14 +55,7 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
     let mut world = World::new();
     let cookie = world.visitor("page@example.test");
     let live = Request::get("/dashboard/live").header("cookie", &cookie);
-    let mut before = world.connect();
-    before.send(&live.bytes());
-    let mut stream = before.begin();
-    assert!(
-        stream.status == 200 && before.more(&mut stream),
-        "{}",
-        stream.text()
-    );
+    let (mut before, mut stream) = world.begin_stream(&live);
     let (edge, sidecar, admin) = (world.edge, world.sidecar, world.admin);
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -97,16 +92,8 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
     // The live page's stream ended with the old process. The browser asks the successor again with
     // the same cookie.
     before.finish(&mut stream);
-    let mut after = world.connect();
-    after.send(&live.bytes());
-    let mut stream = after.begin();
-    assert!(
-        stream.status == 200 && after.more(&mut stream),
-        "{}",
-        stream.text()
-    );
+    let (after, _) = world.begin_stream(&live);
     drop(after);
-    world.close();
 }
 
 #[test]
@@ -127,17 +114,8 @@ fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
             // Clients ask before each handover, and while both processes work.
             wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
             let begin = |surface: crate::surface::Surface| {
-                let mut connection = world.connect();
-                connection.send(
-                    &surface
-                        .stream(&account.key, "events=40 gap_ms=50 input=10 output=5")
-                        .bytes(),
-                );
-                let mut answer = connection.begin();
-                assert!(
-                    answer.status == 200 && connection.more(&mut answer),
-                    "{}",
-                    answer.text()
+                let (connection, answer) = world.begin_stream(
+                    &surface.stream(&account.key, "events=40 gap_ms=50 input=10 output=5"),
                 );
                 (surface, connection, answer)
             };
@@ -180,7 +158,6 @@ fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
         "{rounds} upgrades: {} answers, {complete} streams, nothing refused, nothing cut",
         log.whole.len()
     );
-    world.close();
 }
 
 #[test]
@@ -228,18 +205,8 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         ("+0", false),
     ];
     for (offset, sessions_live) in jumps {
-        let mut running = world.connect();
-        running.send(
-            &Chat
-                .stream(&account.key, "events=8 gap_ms=200 input=10 output=5")
-                .bytes(),
-        );
-        let mut answer = running.begin();
-        assert!(
-            answer.status == 200 && running.more(&mut answer),
-            "{offset}: {}",
-            answer.text()
-        );
+        let (mut running, mut answer) =
+            world.begin_stream(&Chat.stream(&account.key, "events=8 gap_ms=200 input=10 output=5"));
         set(offset);
         for surface in BOTH {
             world.works(surface, &account.key);
@@ -293,7 +260,6 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
             .all(|ending| ending["outcome"] == "completed")
     );
     assert!(!world.log().contains("ERROR"), "{}", world.log());
-    world.close();
 }
 
 impl World {
@@ -361,7 +327,6 @@ fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
         files_later <= files + 16,
         "{files} → {files_later} files: {samples:?}"
     );
-    world.close();
 }
 
 #[test]
@@ -411,7 +376,7 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
         "/dashboard/sign-in",
         "email=canary@example.test&password=CANARY+wrong+password",
     );
-    assert_eq!(world.ask(&wrong).status, 401);
+    world.expect(401, &wrong);
     let mut seen = Seen::default();
     for path in [
         "/dashboard",
@@ -442,5 +407,4 @@ fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_fil
     ];
     secrets.extend(code.as_deref());
     seen.has_none_of(&secrets);
-    world.close();
 }

@@ -4,12 +4,10 @@
 use crate::account::{Account, credits, micro};
 use crate::client::{Answer, Request};
 use crate::shared::Fleet;
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, SettableClock, World, wait_for};
+use crate::surface::{BOTH, Chat, INVALID, INVALID_API_KEY, Messages, Surface};
+use crate::world::{Plan, SOON, SettableClock, World, wait_for, wait_until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-
-const INVALID: &str = "invalid_request_error";
 
 /// Creates a key of the account with these `key create` options.
 fn key_with(world: &World, account: &Account, settings: &[&str]) -> (String, String) {
@@ -156,7 +154,6 @@ fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what
     world.works(Chat, &limited.key);
     assert!(world.metric("gateway_rejected_total", &["requests_per_minute"]) >= 3.0);
     world.ended(&limited, 3);
-    world.close();
 }
 
 #[test]
@@ -171,8 +168,8 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
                 .whole(&key, "hold=headers input=10 output=10")
                 .bytes(),
         );
-        wait_for("the first to run", SOON, || {
-            (world.standing(&account).held > 0).then_some(())
+        wait_until("the first to run", SOON, || {
+            world.standing(&account).held > 0
         });
         let refused = world.ask(&surface.whole(&key, "input=10 output=10"));
         too_many(
@@ -194,7 +191,6 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
         assert!(left > 300, "what was not used is given back: {left}");
     }
     world.ended(&account, 4);
-    world.close();
 }
 
 #[test]
@@ -213,8 +209,8 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
             let body = surface.body(&format!("hold=headers {marker}"), stream, 1_000);
             let mut open = world.connect();
             open.send(&surface.request(&key, &body).bytes());
-            wait_for("the first to run", SOON, || {
-                (world.standing(&account).held > 0).then_some(())
+            wait_until("the first to run", SOON, || {
+                world.standing(&account).held > 0
             });
             let refused = world.ask(&surface.whole(&key, "input=10 output=10"));
             too_many(
@@ -234,19 +230,18 @@ fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
                 .stream(&key, "delay_ms=100 gap_ms=20 events=100 input=10 output=10")
                 .bytes(),
         );
-        wait_for("the first to run", SOON, || {
-            (world.standing(&account).held > 0).then_some(())
+        wait_until("the first to run", SOON, || {
+            world.standing(&account).held > 0
         });
         drop(left);
         ends += 1;
-        wait_for("what the client left to end", SOON, || {
-            (world.standing(&account).held == 0).then_some(())
+        wait_until("what the client left to end", SOON, || {
+            world.standing(&account).held == 0
         });
         world.works(surface, &key);
         ends += 1;
         world.ended(&account, ends);
     }
-    world.close();
 }
 
 #[test]
@@ -263,7 +258,6 @@ fn a_clock_that_is_set_refills_no_limit_per_minute() {
         let answer = world.ask(&Chat.whole(&key, "input=1 output=1"));
         assert_eq!(answer.status, 429, "{offset}: {}", answer.text());
     }
-    world.close();
 }
 
 /// Sends requests of a known cost until the key's limit refuses one. Returns how many were answered
@@ -422,7 +416,6 @@ fn a_spend_limit_admits_what_it_covers_and_no_more_also_after_a_restart() {
             .map(|key| world.works(surface, key));
         world.ended(&limited.account, count + works.count());
     }
-    world.close();
 }
 
 #[test]
@@ -458,18 +451,8 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
             .collect();
         assert_eq!(ids, ["alpha-opus-4-7", "beta-5.2"]);
     }
-    assert_eq!(
-        world
-            .ask(&Request::get("/v1/models/beta-5.2").bearer(&key))
-            .status,
-        200
-    );
-    assert_eq!(
-        world
-            .ask(&Request::get("/v1/models/beta-5.5").bearer(&key))
-            .status,
-        403
-    );
+    world.expect(200, &Request::get("/v1/models/beta-5.2").bearer(&key));
+    world.expect(403, &Request::get("/v1/models/beta-5.5").bearer(&key));
     assert!(
         !world
             .command(&["key", "set", &id, "--models", "no-such-model"])
@@ -480,12 +463,7 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
     world.json(&["key", "set", &id, "--models", "all", "--expires-in", "0s"]);
     for surface in BOTH {
         let answer = world.ask(&surface.whole(&key, "input=1 output=1"));
-        let error = surface.fails(
-            &answer,
-            (401, INVALID),
-            (401, "authentication_error"),
-            Some("invalid_api_key"),
-        );
+        let error = surface.fails_as(&answer, INVALID_API_KEY);
         assert!(
             error["message"].as_str().unwrap().contains("expired"),
             "{error}"
@@ -494,10 +472,9 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
     world.json(&["key", "set", &id, "--expires-in", "never"]);
     world.works(Messages, &key);
     let rotated = world.json(&["key", "rotate", &id, "--overlap", "0s"]);
-    assert_eq!(world.ask(&Chat.whole(&key, "input=1 output=1")).status, 401);
+    world.expect(401, &Chat.whole(&key, "input=1 output=1"));
     world.works(Chat, rotated["key"].as_str().unwrap());
     world.ended(&account, 3);
-    world.close();
 }
 
 /// Sends a request to an edge, again if a busy machine's store does not answer in time.
@@ -594,11 +571,10 @@ fn two_edges_keep_one_limit_on_requests_and_on_spending() {
         };
         wait_for("the limit to be spent", SOON, &mut round);
         assert_eq!(spent, 5 * cost);
-        wait_for("the ledger to have it", SOON, || {
-            (limited.spent(&fleet.sidecar) == spent).then_some(())
+        wait_until("the ledger to have it", SOON, || {
+            limited.spent(&fleet.sidecar) == spent
         });
     }
-    fleet.close();
 }
 
 #[test]
@@ -628,8 +604,8 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
         }
     }
     // The store may not have processed the last endings yet.
-    wait_for("all to have ended", SOON, || {
-        (fleet.edges[0].standing(&account).held == 0).then_some(())
+    wait_until("all to have ended", SOON, || {
+        fleet.edges[0].standing(&account).held == 0
     });
     let open: Vec<_> = (0..2)
         .map(|_| {
@@ -658,12 +634,11 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
     );
     drop(open);
     fleet.edges[0].start_gateway();
-    wait_for("the dead edge's requests to be given back", SOON, || {
-        (fleet.edges[1]
+    wait_until("the dead edge's requests to be given back", SOON, || {
+        fleet.edges[1]
             .ask(&Chat.whole(&key, "input=10 output=10"))
             .status
-            == 200)
-            .then_some(())
+            == 200
     });
 
     // A change reaches every edge that has cached the key.
@@ -671,9 +646,8 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
         .sidecar
         .json(&["key", "set", &id, "--models", "beta-5.5"]);
     for edge in &fleet.edges {
-        wait_for("the change to be heard", Duration::from_secs(15), || {
-            (edge.ask(&Chat.whole(&key, "input=1 output=1")).status == 403).then_some(())
+        wait_until("the change to be heard", Duration::from_secs(15), || {
+            edge.ask(&Chat.whole(&key, "input=1 output=1")).status == 403
         });
     }
-    fleet.close();
 }

@@ -5,7 +5,7 @@ use crate::account::micro;
 use crate::client::{Answer, Request};
 use crate::keys_of_edges::Edges;
 use crate::surface::Messages;
-use crate::world::{Plan, SOON, World, binary, wait_for};
+use crate::world::{Plan, SOON, World, binary, wait_for, wait_until};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -95,7 +95,7 @@ fn a_program_signs_in_pays_refreshes_and_ends() {
     assert!(works(&world, &first) && works(&world, &second));
     for tokens in [&first, &second] {
         let request = Messages.whole(&text(tokens, "access_token"), "input=1000 output=100");
-        assert_eq!(world.ask(&request).status, 200);
+        world.expect(200, &request);
     }
     let shown = || world.json(&["key", "list", "--account", "ann@example.test"]);
     wait_for("both debits", SOON, || {
@@ -113,20 +113,19 @@ fn a_program_signs_in_pays_refreshes_and_ends() {
         assert_eq!(world.ask(&sent).status, 401, "{path}: only with a key");
         let sent = Request::post(path, vec![b'x'; 100_000]).bearer(&bearer);
         assert_eq!(world.ask(&sent).status, 200, "{path}");
-        assert_eq!(world.ask(&Request::get(path).bearer(&bearer)).status, 405);
+        world.expect(405, &Request::get(path).bearer(&bearer));
     }
 
     let revoked = world.command(&["key", "revoke", &id]);
     assert!(revoked.status.success());
-    wait_for("the key to be refused", SOON, || {
-        (!works(&world, &first) && !works(&world, &second)).then_some(())
+    wait_until("the key to be refused", SOON, || {
+        !works(&world, &first) && !works(&world, &second)
     });
     let ended = refresh(&world, &second);
     assert_eq!(
         (ended.status, text(&ended.json(), "error")),
         (401, "invalid_grant".into())
     );
-    world.close();
 }
 
 #[test]
@@ -150,12 +149,11 @@ fn each_edge_takes_a_login_at_once_and_refuses_it_once_it_is_revoked() {
     let id = text(&keys[0], "key_id");
     world.sidecar.json(&["key", "revoke", &id]);
     for edge in &world.edges {
-        wait_for("the login to be refused", SOON, || {
-            (!works(edge, &first) && !works(edge, &second)).then_some(())
+        wait_until("the login to be refused", SOON, || {
+            !works(edge, &first) && !works(edge, &second)
         });
         assert_eq!(refresh(edge, &second).status, 401);
     }
-    world.close();
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
     }
     let fields = format!("csrf={}&account={company}", one.form_token(&cookie));
     let switch = Request::form("/dashboard/switch", &fields).header("cookie", &cookie);
-    assert_eq!(one.ask(&switch).status, 303);
+    one.expect(303, &switch);
 
     let first = login(one, &cookie);
     let second = refresh(other, &first).json();
@@ -207,8 +205,8 @@ fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
         .sidecar
         .json(&["org", "member", "remove", &company, ann]);
     for edge in &world.edges {
-        wait_for("the login to be refused", SOON, || {
-            (!works(edge, &first) && !works(edge, &second)).then_some(())
+        wait_until("the login to be refused", SOON, || {
+            !works(edge, &first) && !works(edge, &second)
         });
         let ended = refresh(edge, &second);
         assert_eq!(
@@ -216,7 +214,6 @@ fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
             (401, "invalid_grant".into())
         );
     }
-    world.close();
 }
 
 #[test]
@@ -240,7 +237,6 @@ fn nothing_of_it_is_there_unless_the_config_says_so() {
         let asked = Request::get(path).bearer(&account.key);
         assert_eq!(world.ask(&asked).status, 404, "{path}");
     }
-    world.close();
 }
 
 /// `model-gateway login`, on the machine of a person with this home.
@@ -325,7 +321,6 @@ fn the_command_prints_a_key_and_later_ones_without_the_browser() {
         .unwrap();
     assert!(ended.status.success() && ended.stdout.is_empty());
     assert!(asks(&third) == 401 && !files().any(|path| is_login(&path)));
-    world.close();
 }
 
 #[test]
@@ -343,7 +338,7 @@ fn the_command_says_why_nobody_is_signed_in() {
     let token = world.form_token(&cookie);
     let form = format!("csrf={token}&user_code={code}&answer=refuse");
     let form = Request::form("/device", &form).header("cookie", &cookie);
-    assert_eq!(world.ask(&form).status, 200);
+    world.expect(200, &form);
     let refused = refused.wait_with_output().unwrap();
     assert!(!refused.status.success() && refused.stdout.is_empty());
 
@@ -377,5 +372,4 @@ fn the_command_says_why_nobody_is_signed_in() {
     }
     assert!(home.path().join(".config").exists());
     off.close();
-    world.close();
 }

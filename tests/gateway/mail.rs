@@ -227,7 +227,7 @@ fn who_forgot_the_password_sets_a_new_one_by_a_link_in_a_mail() {
     assert_eq!(signed_up.status, 303);
     let forgot = |world: &World, email: &str| {
         let form = Request::form("/dashboard/forgot", &format!("email={email}"));
-        assert_eq!(world.ask(&form).status, 200);
+        world.expect(200, &form);
     };
     forgot(&world, "nobody@example.test");
     forgot(&world, "ann@example.test");
@@ -267,8 +267,8 @@ fn who_forgot_the_password_sets_a_new_one_by_a_link_in_a_mail() {
     let token = token(&mails[0]);
     let path = format!("/dashboard/link/{token}");
     let set = Request::form(&path, "password=another+long+password");
-    assert_eq!(world.ask(&set).status, 303);
-    assert_eq!(world.ask(&set).status, 410);
+    world.expect(303, &set);
+    world.expect(410, &set);
     let sign_in = |password: &str| {
         let fields = format!("email=ann@example.test&password={password}");
         world
@@ -286,5 +286,4 @@ fn who_forgot_the_password_sets_a_new_one_by_a_link_in_a_mail() {
     let mut seen = Seen::default();
     seen.add_all_of(&world, &folder.path().join("access.log"));
     seen.has_none_of(&[&token, PASSWORD, LOGIN]);
-    world.close();
 }

@@ -9,7 +9,7 @@ use crate::h2::{
     DATA, END_HEADERS, END_STREAM, Fields, GOAWAY, H2, HEADERS, RST_STREAM, block, field, good,
 };
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -136,7 +136,6 @@ fn a_malformed_request_is_answered_counted_and_logged_once() {
         0.0
     );
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }
 
 #[test]
@@ -159,7 +158,6 @@ fn a_malformed_request_behind_a_good_one_is_answered_and_is_not_taken_for_the_go
     );
     assert!(connection.is_closed());
     wait_count(&world, "request_line", 1.0);
-    world.close();
 }
 
 #[test]
@@ -193,7 +191,6 @@ fn what_never_became_a_request_is_counted_too() {
     large.send(format!("x: {}\r\n", "y".repeat(200_000)).as_bytes());
     large.try_answer();
     wait_count(&world, "header_too_large", 1.0);
-    world.close();
 }
 
 #[test]
@@ -237,7 +234,6 @@ fn faults_of_http2_are_counted_by_what_they_end() {
         (2, 1)
     );
     world.works(Chat, &account.key);
-    world.close();
 }
 
 #[test]
@@ -254,13 +250,11 @@ fn a_flood_is_counted_whole_and_logged_in_a_few_lines() {
         (10..=requests as usize / 10).contains(&logged),
         "{logged} lines"
     );
-    wait_for("the number of the others", SOON, || {
+    wait_until("the number of the others", SOON, || {
         lines(&world, "request_line")
             .iter()
             .any(|line| line.contains("more lines like this one"))
-            .then_some(())
     });
-    world.close();
 }
 
 #[test]
@@ -268,15 +262,13 @@ fn health_checks_and_pages_are_counted_apart_from_the_api() {
     let world = World::new();
     let account = world.account();
     for _ in 0..20 {
-        assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+        world.expect(200, &Request::get("/healthz"));
     }
-    assert_eq!(world.ask(&Request::get("/docs")).status, 200);
+    world.expect(200, &Request::get("/docs"));
     world.works(Chat, &account.key);
-    assert_eq!(world.ask(&Request::get("/v1/models")).status, 401);
+    world.expect(401, &Request::get("/v1/models"));
     let answers = |labels: &[&str]| world.metric("gateway_requests_total", labels);
-    wait_for("all to be counted", SOON, || {
-        (answers(&[]) >= 23.0).then_some(())
-    });
+    wait_until("all to be counted", SOON, || answers(&[]) >= 23.0);
     assert_eq!(
         answers(&["route=\"health\"", "surface=\"\"", "status=\"200\""]),
         20.0
@@ -287,7 +279,6 @@ fn health_checks_and_pages_are_counted_apart_from_the_api() {
     );
     assert_eq!(answers(&["route=\"api\""]), 2.0);
     assert_eq!(answers(&["route=\"api\"", "status=\"200\""]), 1.0);
-    world.close();
 }
 
 /// Plain text sent to a port that requires TLS.
@@ -363,8 +354,8 @@ fn a_request_that_is_cancelled_over_http2_is_counted_once_as_its_clients_doing()
         h2.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
         counted += 1.0;
         let labels = [&format!("route=\"{route}\"")[..], "status=\"499\""];
-        wait_for("the request to be counted", SOON, || {
-            (answers(&world, &labels) == counted).then_some(())
+        wait_until("the request to be counted", SOON, || {
+            answers(&world, &labels) == counted
         });
     }
     for line in access_lines(&log, 2) {
@@ -385,8 +376,8 @@ fn a_request_that_is_cancelled_over_http2_is_counted_once_as_its_clients_doing()
             counted += 1.0;
         }
     }
-    wait_for("no page to be open", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("no page to be open", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
     assert!(answers(&world, &[]) <= counted);
     assert_eq!(answers(&world, &["status=\"500\""]), 0.0);
@@ -410,8 +401,8 @@ fn a_body_that_breaks_http2_is_counted_as_malformed_alone() {
         assert_eq!(h2.outcome(1), crate::h2::Outcome::Refused);
         let due = number as f64 + 1.0;
         wait_count(&world, "http2_stream", due);
-        wait_for("the request to be counted", SOON, || {
-            (answers(&world, &["route=\"malformed\"", "status=\"400\""]) == due).then_some(())
+        wait_until("the request to be counted", SOON, || {
+            answers(&world, &["route=\"malformed\"", "status=\"400\""]) == due
         });
     }
     // A second HEADERS frame without END_STREAM.
@@ -522,14 +513,13 @@ fn frames_without_end_are_a_flood() {
             frames += 1;
         }
         while h2.frame().is_some_and(|(kind, ..)| kind != GOAWAY) {}
-        wait_for("the flood to be counted", SOON, || {
-            (count(&world, "http2_flood") > before).then_some(())
+        wait_until("the flood to be counted", SOON, || {
+            count(&world, "http2_flood") > before
         });
     }
     for reason in ["header_too_large", "header_timeout", "header_incomplete"] {
         assert_eq!(count(&world, reason), 0.0, "{reason}");
     }
-    world.close();
 }
 
 /// Sends a thousand frames. Returns false if the gateway has closed the connection.
@@ -619,7 +609,6 @@ fn every_answer_that_can_occur_begins_at_zero() {
             "gen_ai_client_operation_duration_seconds_count{error_type=\"client_left\"",
         ) && line.ends_with(" 0")
     }));
-    world.close();
 }
 
 #[test]
@@ -653,8 +642,7 @@ fn what_the_admin_listener_refuses_is_counted_and_logged_once() {
     }
     wait_count(&world, "admin_listener", 4.0);
     // The edge counts a request for an unknown page, and the sidecar does not count it again.
-    assert_eq!(world.ask(&Request::get("/nowhere")).status, 404);
+    world.expect(404, &Request::get("/nowhere"));
     assert_eq!(count(&world, "sidecar_listener"), 0.0);
     assert_eq!(rejected(&world), 1.0);
-    world.close();
 }

@@ -125,9 +125,8 @@ fn speech_passes_while_it_is_made_and_costs_its_characters() {
     let cut = world.ask(&post(SPEECH, &account, &cut));
     assert_eq!((cut.status, cut.end()), (200, Some(End::Cut)));
     let refused = json!({"model": "voice", "voice": {"id": "v"}, "input": "x"});
-    assert_eq!(world.ask(&post(SPEECH, &account, &refused)).status, 400);
+    world.expect(400, &post(SPEECH, &account, &refused));
     nothing_was_billed(&world, &account, balance);
-    world.close();
 }
 
 #[test]
@@ -223,7 +222,6 @@ fn a_transcription_in_any_format_costs_the_seconds_that_the_vendor_or_the_file_t
         text.contains("up to 7 seconds") && text.contains("1 of them"),
         "{text}"
     );
-    world.close();
 }
 
 #[test]
@@ -242,7 +240,7 @@ fn a_form_is_refused_with_words_and_repeated_under_its_key_whatever_its_boundary
     let balance = world.standing(&account).balance;
     let other: [Part<'_>; 2] = [("model", None, b"scribe"), ("file", Some("a.wav"), b"x")];
     let other = form(TRANSCRIPTIONS, &account, "two", &other).header("idempotency-key", "k");
-    assert_eq!(world.ask(&other).status, 422);
+    world.expect(422, &other);
     let json_body = json!({"model": "scribe"});
     let unbound = Request::new("POST", TRANSCRIPTIONS).bearer(&account.key);
     let unbound = unbound.header("content-type", "multipart/form-data");
@@ -300,7 +298,6 @@ fn a_form_is_refused_with_words_and_repeated_under_its_key_whatever_its_boundary
         );
     }
     nothing_was_billed(&world, &account, balance);
-    world.close();
 }
 
 #[test]
@@ -361,5 +358,4 @@ fn images_cost_their_tokens_or_their_number_whole_streamed_and_edited() {
         assert_eq!(failed.status, 502, "{marker}: {}", failed.text());
     }
     nothing_was_billed(&world, &account, balance);
-    world.close();
 }

@@ -136,7 +136,6 @@ fn embeddings_pass_unchanged_and_cost_what_the_vendor_counts() {
         line(&receipt(&world, &account, &answer), "input")["tokens"],
         300_000
     );
-    world.close();
 }
 
 #[test]
@@ -212,7 +211,6 @@ fn what_an_embeddings_request_may_not_ask_for_is_refused_and_a_vendors_refusal_k
         "{text}"
     );
     assert_eq!(world.standing(&account).balance, 300_000_000);
-    world.close();
 }
 
 #[test]
@@ -254,7 +252,6 @@ fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly(
         Some(world.standing(&account)).filter(|standing| standing.held == 0)
     });
     assert_eq!(standing.balance, balance);
-    world.close();
 }
 
 #[test]
@@ -291,7 +288,6 @@ fn a_client_of_http_1_0_gets_a_long_answer_whole_with_its_length_or_an_error() {
         Some(world.standing(&account)).filter(|standing| standing.held == 0)
     });
     assert_eq!(standing.balance, balance);
-    world.close();
 }
 
 #[test]
@@ -392,5 +388,4 @@ fn reranking_costs_search_units_or_tokens_and_a_moderation_may_be_free() {
         kinds,
         ["embedding", "rerank", "rerank", "moderation", "chat"]
     );
-    world.close();
 }

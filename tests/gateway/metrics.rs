@@ -3,7 +3,7 @@
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Messages};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,8 +60,8 @@ fn every_promised_family_is_there_after_a_few_requests() {
         world.ask(&surface.whole("gw-sk-none", "input=1"));
     }
     world.signal("HUP");
-    wait_for("the reload to be counted", SOON, || {
-        (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
+    wait_until("the reload to be counted", SOON, || {
+        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
     });
     let series = series(&world);
     for (family, labels) in FAMILIES {
@@ -113,7 +113,6 @@ fn every_promised_family_is_there_after_a_few_requests() {
         ),
         2.0
     );
-    world.close();
 }
 
 #[test]
@@ -142,8 +141,8 @@ fn what_a_client_sends_never_becomes_a_series() {
     junk(0);
     // The gateway counts a request after it has sent the answer, so the client may be faster.
     let asked = 7.0 * BOTH.len() as f64;
-    wait_for("the first round to be counted", SOON, || {
-        (world.metric("gateway_requests_total", &[]) >= asked).then_some(())
+    wait_until("the first round to be counted", SOON, || {
+        world.metric("gateway_requests_total", &[]) >= asked
     });
     let before = series(&world);
     for round in 1..if crate::is_long() { 1_000 } else { 40 } {
@@ -163,7 +162,6 @@ fn what_a_client_sends_never_becomes_a_series() {
     ] {
         assert!(!text.contains(word), "{word} is in the metrics");
     }
-    world.close();
 }
 
 /// A selector of an expression, or a series of `/metrics`: a family with label values.
@@ -299,7 +297,6 @@ fn a_gateway_that_has_just_started_has_every_series_of_the_alerts_and_the_dashbo
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -353,9 +350,7 @@ fn no_counter_begins_above_zero_and_a_reload_adds_those_of_new_models() {
             &["error_type=\"\""],
         )
     };
-    wait_for("the requests to be counted", SOON, || {
-        (operations() >= 4.0).then_some(())
-    });
+    wait_until("the requests to be counted", SOON, || operations() >= 4.0);
     let new: Vec<_> = names(&world)
         .difference(&fresh)
         .filter(|series| !series.contains("error_type=\""))
@@ -366,7 +361,6 @@ fn no_counter_begins_above_zero_and_a_reload_adds_those_of_new_models() {
         .filter(|series| !series.contains("gen_ai_client_operation"))
         .collect();
     assert!(new.is_empty(), "{new:?}");
-    world.close();
 }
 
 #[test]
@@ -406,12 +400,11 @@ fn the_process_the_build_and_the_conventions_for_generative_ai_have_their_usual_
     let metric =
         |family: &str, more: &str| world.metric(family, &[labels[0], labels[1], labels[2], more]);
     world.ask(&Chat.stream(&account.key, "input=700 output=30"));
-    wait_for("the tokens to be counted", SOON, || {
-        (metric(
+    wait_until("the tokens to be counted", SOON, || {
+        metric(
             "gen_ai_client_token_usage_count",
             "gen_ai_token_type=\"output\"",
-        ) == 1.0)
-            .then_some(())
+        ) == 1.0
     });
     assert_eq!(
         metric(
@@ -433,22 +426,18 @@ fn the_process_the_build_and_the_conventions_for_generative_ai_have_their_usual_
     );
     world.ask(&Chat.whole(&account.key, "status=500"));
     let operations = |error: &str| metric("gen_ai_client_operation_duration_seconds_count", error);
-    wait_for("the failure to be counted", SOON, || {
-        (operations("") == 2.0).then_some(())
-    });
+    wait_until("the failure to be counted", SOON, || operations("") == 2.0);
     assert_eq!(operations("error_type=\"\""), 1.0, "{}", world.metrics());
     // An unstreamed answer has no time to first token.
     world.ask(&Chat.whole(&account.key, "input=3 output=3"));
-    wait_for("the answer to be counted", SOON, || {
-        (metric(
+    wait_until("the answer to be counted", SOON, || {
+        metric(
             "gen_ai_client_operation_duration_seconds_count",
             "error_type=\"\"",
-        ) == 2.0)
-            .then_some(())
+        ) == 2.0
     });
     assert_eq!(
         metric("gen_ai_server_time_to_first_token_seconds_count", ""),
         1.0
     );
-    world.close();
 }

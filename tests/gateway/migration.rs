@@ -11,7 +11,7 @@ use crate::client::Request;
 use crate::crash::{FUNDS, Habit, Load, Log, by_id, client_interval};
 use crate::old_ledger::{OldLedger, exported_hashes, retired};
 use crate::surface::BOTH;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::File;
@@ -153,8 +153,8 @@ fn kill_through_the_migration(world: &mut World, size: &MigrationSize) -> Instan
         assert!(!left.is_empty(), "the removal was over");
     }
     world.start_gateway();
-    wait_for("the old indexes and tables to go", size.limit, || {
-        retired(&world.data_dir()).is_empty().then_some(())
+    wait_until("the old indexes and tables to go", size.limit, || {
+        retired(&world.data_dir()).is_empty()
     });
     Instant::now()
 }
@@ -202,8 +202,8 @@ fn migrate_under_load(size: &MigrationSize) {
         over = Some(kill_through_the_migration(&mut world, size));
         // Each client may have sent a request before.
         let calls = world.vendor.calls() + size.requests_after + 16;
-        wait_for("requests after the migration", size.limit, || {
-            (world.vendor.calls() >= calls).then_some(())
+        wait_until("requests after the migration", size.limit, || {
+            world.vendor.calls() >= calls
         });
     });
     let (during, after) = latencies(&log, over.unwrap());

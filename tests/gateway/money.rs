@@ -3,7 +3,7 @@
 use crate::account::{Account, Standing, credits, micro, taken};
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,9 +23,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
     let mut balance = GRANT;
     for surface in BOTH {
         let body = surface.body("events=8 hold=5 input=100 output=50", true, ANY_LIMIT.0);
-        let mut connection = world.connect();
-        connection.send(&surface.request(&account.key, &body).bytes());
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = world.begin(&surface.request(&account.key, &body));
         let mut held = hold(surface, &body, ANY_LIMIT.1);
         if surface == Chat {
             // The estimate may include bytes that the gateway adds to the body.
@@ -39,8 +37,8 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
                 available: balance - held
             }
         );
-        wait_for("the command line to see the hold", SOON, || {
-            (world.shown(&account).held == held).then_some(())
+        wait_until("the command line to see the hold", SOON, || {
+            world.shown(&account).held == held
         });
         assert_eq!(world.metric("gateway_open_holds", &[]), 1.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 1.0);
@@ -56,17 +54,15 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
                 available: balance
             }
         );
-        wait_for("the command line to see its end", SOON, || {
-            (world.shown(&account)
+        wait_until("the command line to see its end", SOON, || {
+            world.shown(&account)
                 == Standing {
                     balance,
                     held: 0,
                     available: balance,
-                })
-            .then_some(())
+                }
         });
     }
-    world.close();
 }
 
 #[test]
@@ -127,7 +123,6 @@ fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
     let peek = world.ask(&Request::get(&format!("/v1/receipts/{id}")).bearer(&other.key));
     assert_eq!(peek.status, 404, "another account's receipt");
     assert_eq!(peek.header("retry-after"), Some("1"));
-    world.close();
 }
 
 #[test]
@@ -145,8 +140,7 @@ fn an_output_limit_is_lowered_to_what_the_account_can_pay() {
         );
         insufficient(surface, &refused);
         assert_eq!(world.vendor.calls(), if surface == Chat { 0 } else { 1 });
-        let answer = world.ask(&surface.request(&account.key, &body));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &surface.request(&account.key, &body));
         let warning = format!("clamped:{}", surface.limit_field());
         assert_eq!(answer.header("x-gateway-warnings"), Some(warning.as_str()));
         let sent: Value =
@@ -160,7 +154,6 @@ fn an_output_limit_is_lowered_to_what_the_account_can_pay() {
         let left = given - surface.cost(10, 10);
         assert_eq!(world.standing(&account).balance, left);
     }
-    world.close();
 }
 
 #[test]
@@ -187,7 +180,6 @@ fn below_the_least_limit_there_is_402_and_a_smaller_wish_is_granted() {
             answer.text()
         );
     }
-    world.close();
 }
 
 #[track_caller]
@@ -221,7 +213,6 @@ fn a_thinking_budget_is_lowered_with_the_limit_and_never_below_what_the_vendor_t
     world.grant(&poor, &given, "poor");
     insufficient(Messages, &world.ask(&Messages.request(&poor.key, &body)));
     assert_eq!(world.vendor.calls(), 1);
-    world.close();
 }
 
 #[test]
@@ -242,7 +233,6 @@ fn where_no_limit_is_given_one_is_put_in_that_the_account_can_pay() {
     let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
     let limit = sent["max_completion_tokens"].as_i64().unwrap();
     assert!(limit * 1_400 <= 20_000_000 && limit > 14_000, "{sent}");
-    world.close();
 }
 
 #[test]
@@ -283,7 +273,6 @@ fn of_64_at_once_on_credit_for_ten_exactly_ten_get_in() {
             one * 10 - 10 * surface.cost(1, 1)
         );
     }
-    world.close();
 }
 
 /// Runs `ask` in `count` threads at once.
@@ -333,7 +322,6 @@ fn an_account_may_hold_only_so_many_requests_open() {
         world.works(surface, &account.key);
     }
     assert_eq!(world.vendor.calls(), 6);
-    world.close();
 }
 
 #[test]
@@ -342,15 +330,10 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
     let account = world.account();
     let never = world.account_with("never@example.test", &["--no-trial"]);
     insufficient(Chat, &world.ask(&Chat.whole(&never.key, "input=1")));
-    let mut running = world.connect();
-    running.send(
-        &Messages
-            .stream(&account.key, "events=20 hold=5 input=100 output=10")
-            .bytes(),
-    );
-    let mut answer = running.begin();
-    wait_for("the trial's end", SOON, || {
-        (trial(&world, &account)["active"] == false).then_some(())
+    let (mut running, mut answer) =
+        world.begin(&Messages.stream(&account.key, "events=20 hold=5 input=100 output=10"));
+    wait_until("the trial's end", SOON, || {
+        trial(&world, &account)["active"] == false
     });
     let standing = world.standing(&account);
     assert_eq!(standing.available, 0, "{standing:?}");
@@ -386,7 +369,6 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
                 .header("x-gateway-strict", "true"),
         ),
     );
-    world.close();
 }
 
 fn trial(world: &World, account: &Account) -> Value {
@@ -426,7 +408,6 @@ fn a_grant_while_the_gateway_runs_counts_at_the_next_request_and_only_once() {
         let output = world.command(&["account", "grant", &account.id, "--ref", "r", "--", bad]);
         assert!(!output.status.success(), "a grant of {bad}");
     }
-    world.close();
 }
 
 #[test]
@@ -485,10 +466,9 @@ fn usage_that_is_missing_or_nonsense_is_estimated_within_the_hold() {
         }
     }
     let balance = world.standing(&account).balance;
-    wait_for("all to be in the ledger", SOON, || {
-        (taken(&world.endings(&account)) == GRANT - balance).then_some(())
+    wait_until("all to be in the ledger", SOON, || {
+        taken(&world.endings(&account)) == GRANT - balance
     });
-    world.close();
 }
 
 #[test]
@@ -513,7 +493,6 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
         );
         insufficient(surface, &world.ask(&surface.whole(&account.key, "input=1")));
     }
-    world.close();
 }
 
 #[test]
@@ -536,5 +515,4 @@ fn a_free_refusal_and_a_count_of_tokens_cost_nothing() {
     );
     assert_eq!(world.standing(&account).balance, GRANT);
     world.ended(&account, 1);
-    world.close();
 }

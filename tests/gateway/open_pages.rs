@@ -5,7 +5,7 @@ use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{self, Answer, Connection, Request};
 use crate::h2::{ACK, END_HEADERS, Fields, H2, HEADERS, SETTINGS, block, field};
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -76,8 +76,8 @@ fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key()
             scope.spawn(|| hold_pages(&world, &stop, &refused_pages));
         }
         let _stop = StopOnDrop(&stop);
-        wait_for("the first page to be refused", SOON, || {
-            (refused_pages.load(Ordering::Relaxed) > 0).then_some(())
+        wait_until("the first page to be refused", SOON, || {
+            refused_pages.load(Ordering::Relaxed) > 0
         });
         bystander.endures(
             &world,
@@ -107,14 +107,13 @@ fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key()
         "{before} files before, {most} during the attack"
     );
     assert!(world.metric("gateway_rejected_total", &["reason=\"pages_per_address\""]) > 0.0);
-    wait_for("all pages to be over", SOON, || {
-        (world.metric("gateway_pages_open", &[]) == 0.0).then_some(())
+    wait_until("all pages to be over", SOON, || {
+        world.metric("gateway_pages_open", &[]) == 0.0
     });
-    wait_for("all files to be closed", SOON, || {
-        (world.open_files() <= before + 4).then_some(())
+    wait_until("all files to be closed", SOON, || {
+        world.open_files() <= before + 4
     });
-    assert_eq!(world.ask(&Request::get("/docs")).status, 200);
-    world.close();
+    world.expect(200, &Request::get("/docs"));
 }
 
 /// Sends the header of a page's request but not its body, so the page stays open.
@@ -125,8 +124,8 @@ fn open_page(world: &World) -> Connection {
 }
 
 fn wait_open(world: &World, count: f64) {
-    wait_for("the pages to be open", SOON, || {
-        (world.metric("gateway_pages_open", &[]) == count).then_some(())
+    wait_until("the pages to be open", SOON, || {
+        world.metric("gateway_pages_open", &[]) == count
     });
 }
 
@@ -175,8 +174,7 @@ fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
         world.works(Chat, &account.key);
         drop(held);
         wait_open(&world, 0.0);
-        assert_eq!(world.ask(&Request::get("/docs")).status, 200);
-        world.close();
+        world.expect(200, &Request::get("/docs"));
     }
 }
 
@@ -188,10 +186,9 @@ fn control_without_the_limits_as_many_pages_are_open_as_are_asked_for() {
         .start();
     let held: Vec<_> = (0..80).map(|_| open_page(&world)).collect();
     wait_open(&world, 80.0);
-    assert_eq!(world.ask(&Request::get("/docs")).status, 200);
+    world.expect(200, &Request::get("/docs"));
     drop(held);
     wait_open(&world, 0.0);
-    world.close();
 }
 
 #[test]
@@ -222,7 +219,6 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
     assert_eq!(large.status, 413, "{}", large.text());
     let chunked = world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).chunked(100));
     assert_eq!(chunked.status, 413, "{}", chunked.text());
-    world.close();
 }
 
 #[test]
@@ -247,7 +243,6 @@ fn an_upload_that_is_too_large_for_a_page_reaches_clients_as_413() {
         let (seen, errors) = (output.stdout, String::from_utf8_lossy(&output.stderr));
         assert_eq!(seen, b"413", "{options:?}: {errors}");
     }
-    world.close();
 }
 
 #[test]
@@ -259,7 +254,7 @@ fn forms_of_every_framing_reach_the_sidecar_whole() {
     let expects = Request::form("/dashboard/sign-up", &fields("c@example.test", 20))
         .header("expect", "100-continue");
     for request in [&length, &chunked, &expects] {
-        assert_eq!(world.ask(request).status, 303);
+        world.expect(303, request);
     }
     for empty in [
         Request::form("/dashboard/sign-up", ""),
@@ -284,14 +279,12 @@ fn forms_of_every_framing_reach_the_sidecar_whole() {
             .status
             .success()
     );
-    world.close();
 }
 
 impl World {
     fn signed_up(&self, number: usize) -> String {
         let fields = format!("email=reader-{number}@example.test&password=a+long+password");
-        let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
-        assert_eq!(answer.status, 303, "{}", answer.text());
+        let answer = self.expect(303, &Request::form("/dashboard/sign-up", &fields));
         answer
             .header("set-cookie")
             .unwrap()
@@ -303,13 +296,8 @@ impl World {
 
     /// Opens the live stream. Reads the head of the answer, and the first event if there is one.
     fn live(&self, cookie: &str) -> (Connection, Answer) {
-        let mut connection = self.connect();
-        connection.send(
-            &Request::get("/dashboard/live")
-                .header("cookie", cookie)
-                .bytes(),
-        );
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) =
+            self.begin(&Request::get("/dashboard/live").header("cookie", cookie));
         if answer.status == 200 {
             assert!(connection.more(&mut answer));
         } else {
@@ -326,8 +314,8 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         .limit("live_streams_per_address", 24);
     let world = plan.limit("live_streams_per_account", 8).start();
     let cookies: Vec<_> = (0..3).map(|number| world.signed_up(number)).collect();
-    wait_for("the sign-ups' connections to go", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    wait_until("the sign-ups' connections to go", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 0.0
     });
     let before = world.open_sockets();
     let mut readers: Vec<_> = (0..24)
@@ -335,8 +323,8 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         .collect();
     assert!(readers.iter().all(|(_, answer)| answer.status == 200));
     // The request for the metric above may have left its connection open for a moment.
-    wait_for("each reader to need one descriptor", SOON, || {
-        (world.open_sockets().saturating_sub(before) <= readers.len()).then_some(())
+    wait_until("each reader to need one descriptor", SOON, || {
+        world.open_sockets().saturating_sub(before) <= readers.len()
     });
     assert_eq!(world.metric("gateway_live_streams_open", &[]), 24.0);
     is_refused(
@@ -346,11 +334,9 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         &world,
     );
     // The pages themselves are still served, with the current balance.
-    assert_eq!(
-        world
-            .ask(&Request::get("/dashboard").header("cookie", &cookies[0]))
-            .status,
-        200
+    world.expect(
+        200,
+        &Request::get("/dashboard").header("cookie", &cookies[0]),
     );
     for (connection, answer) in &mut readers {
         assert!(connection.more(answer), "a stream ended: {}", answer.text());
@@ -358,8 +344,8 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
     // One stream of each account closes, so the address has room again and each account has room
     // for one stream.
     readers.truncate(21);
-    wait_for("places to be free", SOON, || {
-        (world.metric("gateway_live_streams_open", &[]) == 21.0).then_some(())
+    wait_until("places to be free", SOON, || {
+        world.metric("gateway_live_streams_open", &[]) == 21.0
     });
     let again = wait_for("the account's place", SOON, || {
         Some(world.live(&cookies[0])).filter(|(_, answer)| answer.status == 200)
@@ -371,10 +357,9 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         "the account has eight"
     );
     drop((readers, again));
-    wait_for("all to be over", SOON, || {
-        (world.metric("gateway_live_streams_open", &[]) == 0.0).then_some(())
+    wait_until("all to be over", SOON, || {
+        world.metric("gateway_live_streams_open", &[]) == 0.0
     });
-    world.close();
 }
 
 #[test]
@@ -424,9 +409,7 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
         world.metric("gateway_rejected_total", &["reason=\"files\""]),
         0.0
     );
-    wait_for("the gateway to be ready", SOON, || {
-        world.is_ready().then_some(())
-    });
+    wait_until("the gateway to be ready", SOON, || world.is_ready());
     assert!(
         world
             .log()
@@ -435,5 +418,4 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
         world.log()
     );
     drop(idle);
-    world.close();
 }

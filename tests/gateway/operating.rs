@@ -2,7 +2,7 @@
 //! output that they announce exists.
 
 use crate::world::{
-    SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_for,
+    SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_until,
 };
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -295,8 +295,8 @@ fn every_exit_code_is_the_one_that_is_told() {
         .spawn()
         .unwrap();
     let said = || std::fs::read_to_string(world.dir.path().join("waiting.log")).unwrap();
-    wait_for("the successor to wait", SOON, || {
-        said().contains("waiting for the running").then_some(())
+    wait_until("the successor to wait", SOON, || {
+        said().contains("waiting for the running")
     });
     assert!(
         Command::new("kill")
@@ -316,5 +316,4 @@ fn every_exit_code_is_the_one_that_is_told() {
     world.signal("INT");
     assert_eq!(world.wait_end(SOON), 0);
     world.start_gateway();
-    world.close();
 }

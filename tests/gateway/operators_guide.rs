@@ -7,7 +7,7 @@ use crate::account::Account;
 use crate::client::Request;
 use crate::keys_of_edges::Edges;
 use crate::surface::{BOTH, Chat};
-use crate::world::{Plan, SOON, binary, wait_for};
+use crate::world::{Plan, SOON, binary, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -263,8 +263,8 @@ fn every_metric_that_is_told_is_told_by_the_program() {
         edge.works(surface, &account.key);
     }
     edge.signal("HUP");
-    wait_for("the reload", SOON, || {
-        (edge.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(())
+    wait_until("the reload", SOON, || {
+        edge.metric("gateway_config_reloads_total", &[]) > 0.0
     });
     let told = [edge.metrics(), world.sidecar.metrics()].concat();
     // A family is not shown before its first sample. For families that count failures, the test
@@ -286,7 +286,6 @@ fn every_metric_that_is_told_is_told_by_the_program() {
         let counts_failures = name.ends_with("_total") && source.contains(&format!("\"{name}\""));
         assert!(shown || counts_failures, "{name}");
     }
-    world.close();
 }
 
 /// The guide's line that defines the Redis user, split into arguments for `ACL SETUSER`.
@@ -320,8 +319,8 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
         .start();
     let account: Account = sidecar.account();
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the edge to know the key", SOON, || {
-        (edge.ask(&credits).status == 200).then_some(())
+    wait_until("the edge to know the key", SOON, || {
+        edge.ask(&credits).status == 200
     });
     for surface in BOTH {
         edge.works(surface, &account.key);
@@ -359,8 +358,8 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
         .concat(),
     );
     let limited = Chat.whole(limited["key"].as_str().unwrap(), "input=1 output=1");
-    wait_for("the key with limits to work", SOON, || {
-        (edge.ask(&limited).status == 200).then_some(())
+    wait_until("the key with limits to work", SOON, || {
+        edge.ask(&limited).status == 200
     });
     sidecar.json(&["account", "grant", &account.id, "5", "--ref", "more"]);
     sidecar.json(&[
@@ -375,23 +374,19 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
     ]);
     let (doomed_id, doomed) = sidecar.key(&account.id, "doomed");
     let asks = |key: &str| edge.ask(&Chat.whole(key, "input=1 output=1")).status;
-    wait_for("the edge to know the key", SOON, || {
-        (asks(&doomed) == 200).then_some(())
-    });
+    wait_until("the edge to know the key", SOON, || asks(&doomed) == 200);
     sidecar.json(&["key", "revoke", &doomed_id]);
-    wait_for("the key to be refused", SOON, || {
-        (asks(&doomed) == 401).then_some(())
-    });
+    wait_until("the key to be refused", SOON, || asks(&doomed) == 401);
     // Redis loses everything, and the gateway restores it.
     redis.cli(&["FLUSHALL"]);
-    wait_for("the account to be restored", SOON, || {
-        (asks(&account.key) == 200).then_some(())
+    wait_until("the account to be restored", SOON, || {
+        asks(&account.key) == 200
     });
     edge.kill();
     edge.start_gateway();
     let asks = |key: &str| edge.ask(&Chat.whole(key, "input=1 output=1")).status;
-    wait_for("the edge to know the key again", SOON, || {
-        (asks(&account.key) == 200).then_some(())
+    wait_until("the edge to know the key again", SOON, || {
+        asks(&account.key) == 200
     });
     let log = redis.cli(&["ACL", "LOG"]);
     assert_eq!(log, "", "it was refused something");
@@ -413,8 +408,6 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
         assert!(as_user(forbidden).contains("NOPERM"), "{forbidden:?}");
     }
     assert_eq!(as_user(&["PING"]), "PONG");
-    edge.leave();
-    sidecar.close();
 }
 
 fn systemd_analyze(arguments: &[&str], unit: &Path) -> (bool, String) {

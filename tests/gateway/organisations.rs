@@ -4,7 +4,7 @@
 use crate::account::{Account, micro};
 use crate::client::Request;
 use crate::surface::Messages;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::json;
 
 impl World {
@@ -12,8 +12,7 @@ impl World {
     fn key_on_dashboard(&self, cookie: &str, token: &str) -> String {
         let fields = format!("csrf={token}&name=laptop");
         let form = Request::form("/dashboard/keys", &fields).header("cookie", cookie);
-        let made = self.ask(&form);
-        assert_eq!(made.status, 303, "{}", made.text());
+        let made = self.expect(303, &form);
         let page = made.header("location").unwrap().to_owned();
         let page = self
             .ask(&Request::get(&page).header("cookie", cookie))
@@ -54,7 +53,7 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     let token = world.form_token(&cookie);
     let fields = format!("csrf={token}&account={id}");
     let switch = Request::form("/dashboard/switch", &fields).header("cookie", &cookie);
-    assert_eq!(world.ask(&switch).status, 303);
+    world.expect(303, &switch);
     let key = world.key_on_dashboard(&cookie, &world.form_token(&cookie));
     let company = Account {
         id,
@@ -95,15 +94,13 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     let removed = world.json(&["org", "member", "remove", &company.id, "ann@example.test"]);
     assert_eq!(removed["members"].as_array().unwrap().len(), 1, "{removed}");
     let ask = || world.ask(&Messages.whole(&company.key, "")).status;
-    wait_for("the key to be refused", SOON, || {
-        (ask() == 401).then_some(())
-    });
+    wait_until("the key to be refused", SOON, || ask() == 401);
     assert!(answer.end().is_none(), "the stream was to outlast this");
     world.vendor.release();
     connection.finish(&mut answer);
     assert!(Messages.is_complete(&answer));
-    wait_for("the third debit", SOON, || {
-        (world.endings(&company).len() == 3).then_some(())
+    wait_until("the third debit", SOON, || {
+        world.endings(&company).len() == 3
     });
     let spent: i64 = world
         .endings(&company)
@@ -127,11 +124,11 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     let token = world.form_token(&cookie);
     let switch = format!("csrf={token}&account={}", company.id);
     let switch = Request::form("/dashboard/switch", &switch).header("cookie", &cookie);
-    assert_eq!(world.ask(&switch).status, 303);
+    world.expect(303, &switch);
     let token = world.form_token(&cookie);
     let invite = format!("csrf={token}&email=bob@example.test&role=member");
     let invite = Request::form("/dashboard/organisation/invites", &invite);
-    assert_eq!(world.ask(&invite.header("cookie", &cookie)).status, 200);
+    world.expect(200, &invite.header("cookie", &cookie));
     let shown = world.json(&["org", "domain", "add", &company.id, "example.test"]);
     assert_eq!(shown["domains"], json!(["example.test"]));
     let invite = shown["invites"][0]["invite_id"].as_str().unwrap();
@@ -160,5 +157,4 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     assert!(!last.status.success());
     let shown = world.json(&["org", "list"]);
     assert_eq!(shown["organisations"][0]["name"], json!("Acme"));
-    world.close();
 }

@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::{Answer, Connection};
 use crate::failure_table::{Case, reaches_clients};
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, Messages, OVERLOADED, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,12 +42,7 @@ fn finish(streams: Vec<(Connection, Answer)>) {
 
 #[track_caller]
 fn is_refused(surface: Surface, answer: &Answer) {
-    surface.fails(
-        answer,
-        (503, "server_error"),
-        (529, "overloaded_error"),
-        Some("overloaded"),
-    );
+    surface.fails_as(answer, OVERLOADED);
     assert_eq!(answer.header("retry-after"), Some("2"));
 }
 
@@ -55,12 +50,10 @@ fn is_refused(surface: Surface, answer: &Answer) {
 fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     // The process alone uses more memory than this.
     let world = Plan::default().limit("memory_bytes", 1_048_576).begin();
-    wait_for("the start", SOON, || {
-        world.log().contains("listening on").then_some(())
-    });
+    wait_until("the start", SOON, || world.log().contains("listening on"));
     let account = world.account();
-    wait_for("the shortage to be seen", SOON, || {
-        world.log().contains("memory is at 90 %").then_some(())
+    wait_until("the shortage to be seen", SOON, || {
+        world.log().contains("memory is at 90 %")
     });
     let (status, why) = world.readiness();
     assert_eq!(
@@ -84,7 +77,6 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     finish(open);
     // The gateway serves some requests however little memory there is.
     world.works(Messages, &account.key);
-    world.close();
 }
 
 #[test]
@@ -97,7 +89,6 @@ fn control_within_the_memory_budget_nobody_is_refused() {
     assert!(world.metric("gateway_resident_bytes", &[]) > 1_000_000.0);
     finish(open);
     assert_eq!(world.metric("gateway_rejected_total", &[]), 0.0);
-    world.close();
 }
 
 /// An operator can change the budget while the gateway runs. Freed memory no longer counts.
@@ -114,8 +105,8 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     let text = std::fs::read_to_string(&world.config).unwrap();
     std::fs::write(&world.config, format!("{text}  memory_bytes: {budget}\n")).unwrap();
     world.signal("HUP");
-    wait_for("the reload", SOON, || {
-        (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
+    wait_until("the reload", SOON, || {
+        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
     });
     let mut body = Chat.body("", true, 1_000);
     let padding = "x".repeat(4 * 1_048_576);
@@ -144,7 +135,6 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         (answer.status == 200).then_some(())
     });
-    world.close();
 }
 
 #[test]
@@ -154,8 +144,8 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     let open = streams(&world, &account, ALWAYS + 2);
     // Room for a few more files, all within the last tenth of the limit.
     world.limit_open_files(world.open_files() * 10 / 9);
-    wait_for("the shortage to be seen", SOON, || {
-        world.log().contains("open files are at 90 %").then_some(())
+    wait_until("the shortage to be seen", SOON, || {
+        world.log().contains("open files are at 90 %")
     });
     let (status, why) = world.readiness();
     assert_eq!(
@@ -176,17 +166,11 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     reaches_clients(&world, &Case::of_bytes("FilesShort", &account.key, 0));
     finish(open);
     world.limit_open_files(1_024);
-    wait_for("room", SOON, || {
-        world
-            .log()
-            .contains("the gateway admits new requests")
-            .then_some(())
+    wait_until("room", SOON, || {
+        world.log().contains("the gateway admits new requests")
     });
-    wait_for("readiness, a while after", SOON, || {
-        world.is_ready().then_some(())
-    });
+    wait_until("readiness, a while after", SOON, || world.is_ready());
     world.works(Chat, &account.key);
-    world.close();
 }
 
 /// The results of an open loop at a fixed request rate.
@@ -297,5 +281,4 @@ fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told
         "{overload:?}"
     );
     world.works(Chat, &account.key);
-    world.close();
 }

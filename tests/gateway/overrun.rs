@@ -5,7 +5,7 @@
 use crate::account::{Account, micro};
 use crate::client::{Answer, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::Value;
 
 /// The requested output limit, in tokens.
@@ -142,8 +142,8 @@ fn ended_at_its_hold(world: &World, account: &Account, way: (Surface, Surface), 
         "{way:?} {marker}: {receipt}"
     );
     assert_eq!(receipt.get("writeoff"), None, "{receipt}");
-    wait_for("the vendor to be told to stop", SOON, || {
-        (world.vendor.stats()["client_gone"].as_u64().unwrap() > gone).then_some(())
+    wait_until("the vendor to be told to stop", SOON, || {
+        world.vendor.stats()["client_gone"].as_u64().unwrap() > gone
     });
 }
 
@@ -163,7 +163,6 @@ fn a_stream_that_ignores_its_limit_ends_at_its_hold() {
         );
         ended_at_its_hold(&world, &account, way, &format!("{endless} output=100000"));
     }
-    world.close();
 }
 
 #[test]
@@ -193,7 +192,6 @@ fn an_answer_that_keeps_its_limit_is_never_cut_short() {
             }
         }
     }
-    world.close();
 }
 
 #[test]
@@ -208,8 +206,7 @@ fn an_estimate_is_not_beyond_the_limit_however_long_the_answer_is() {
             LIMIT as u64,
         );
         body["model"] = vendor.model().into();
-        let answer = world.ask(&surface.request(&account.key, &body));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &surface.request(&account.key, &body));
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(
             receipt["usage"]["output"], LIMIT,
@@ -217,7 +214,6 @@ fn an_estimate_is_not_beyond_the_limit_however_long_the_answer_is() {
         );
         assert_eq!(receipt["estimated"], true, "{receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -239,7 +235,6 @@ fn the_vendor_that_defined_the_protocol_is_not_cut_short_and_billed_at_the_limit
             "{receipt}"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -278,7 +273,6 @@ fn an_answer_at_its_hold_is_kept_for_its_key_and_a_whole_one_is_ended_too() {
         (&"gateway_ended".into(), None),
         "{receipt}"
     );
-    world.close();
 }
 
 #[test]
@@ -304,5 +298,4 @@ fn a_client_that_left_is_not_drained_past_the_hold() {
     }
     world.vendor.wait_idle();
     assert_eq!(world.vendor.stats()["client_gone"], 4);
-    world.close();
 }

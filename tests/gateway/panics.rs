@@ -4,7 +4,7 @@
 
 use crate::account::micro;
 use crate::client::Answer;
-use crate::surface::{BOTH, Surface};
+use crate::surface::{BOTH, INTERNAL_ERROR, Surface};
 use crate::world::{Plan, World};
 
 /// Points at which the gateway panics, and whether the client already has the head of a stream
@@ -56,12 +56,7 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
                     failed.text()
                 );
             } else {
-                surface.fails(
-                    &failed,
-                    (500, "server_error"),
-                    (500, "api_error"),
-                    Some("internal_error"),
-                );
+                surface.fails_as(&failed, INTERNAL_ERROR);
             }
             let log = world.log();
             let lines: Vec<_> = log
@@ -95,7 +90,6 @@ fn a_panic_is_answered_logged_and_counted_and_reserves_nothing() {
         // A request that fails before it is in the journal leaves no entry.
         let entries = if point.starts_with("after_") { 2 } else { 4 };
         assert!(micro(&world.ended(&account, entries)["credits"]) > 0);
-        world.close();
     }
 }
 
@@ -105,12 +99,9 @@ fn a_panic_does_not_cut_another_stream() {
     let world = panicking("panic@vendor_answered:2");
     let account = world.account();
     let surface = Surface::Chat;
-    let mut other = world.connect();
-    assert!(other.send(&surface.stream(&account.key, "events=50 gap_ms=20").bytes()));
-    let mut answer = other.begin();
+    let (mut other, mut answer) = world.begin(&surface.stream(&account.key, "events=50 gap_ms=20"));
     let failed = ask(&world, surface, &account.key, false);
     assert_eq!(failed.status, 500, "{}", failed.text());
     other.finish(&mut answer);
     assert!(surface.is_complete(&answer), "{}", answer.text());
-    world.close();
 }

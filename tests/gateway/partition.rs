@@ -10,7 +10,7 @@ use crate::account::Account;
 use crate::client::{self, Request};
 use crate::crash::{self, FUNDS, Habit, Load, Log};
 use crate::shared::{Fleet, REFUSED_WITHIN};
-use crate::surface::{BOTH, Surface};
+use crate::surface::{BOTH, LEDGER_UNAVAILABLE, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -213,12 +213,7 @@ fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
             let began = Instant::now();
             let answer = client::ask(edge, &surface.whole(key, "input=10 output=10"));
             took.push(began.elapsed());
-            surface.fails(
-                &answer,
-                (503, "server_error"),
-                (529, "overloaded_error"),
-                Some("ledger_unavailable"),
-            );
+            surface.fails_as(&answer, LEDGER_UNAVAILABLE);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -238,9 +233,7 @@ fn streams(
     );
     // On a busy machine a request can time out waiting for the store.
     let begin = |surface: Surface| {
-        let mut connection = edge.connect();
-        connection.send(&surface.stream(key, &marker).bytes());
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = edge.begin(&surface.stream(key, &marker));
         (answer.status == 200 && connection.more(&mut answer))
             .then_some((surface, connection, answer))
     };
@@ -252,21 +245,20 @@ fn streams(
 #[track_caller]
 fn wait_admits<R>(fleet: &Fleet<R>, edge: &World, account: &Account) {
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the edge to reach the store again", SOON, || {
-        (edge.ask(&credits).status == 200).then_some(())
+    wait_until("the edge to reach the store again", SOON, || {
+        edge.ask(&credits).status == 200
     });
     fleet.wait_known(edge, &account.key);
 }
 
 fn wait_told(edges: &[World]) {
-    wait_for(
+    wait_until(
         "all endings to be in the ledger",
         HEALED_WITHIN + SOON,
         || {
-            (edges
+            edges
                 .iter()
-                .all(|edge| edge.metric("gateway_journal_pending", &[]) == 0.0))
-            .then_some(())
+                .all(|edge| edge.metric("gateway_journal_pending", &[]) == 0.0)
         },
     );
 }
@@ -328,15 +320,14 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         "refused after {usual:?}, {slowest:?}"
     );
     fleet.matches(&account, &other);
-    fleet.close();
-    drop(wires);
+    drop(fleet);
 }
 
 fn refusals_after_a_moment<R>(fleet: &Fleet<R>, key: &str, cut: Duration) -> Vec<Duration> {
     let until = Instant::now() + cut;
     let first = BOTH[0].whole(key, "input=10 output=10");
-    wait_for("the cut to be felt", SOON, || {
-        (fleet.edges[0].ask(&first).status == 503).then_some(())
+    wait_until("the cut to be felt", SOON, || {
+        fleet.edges[0].ask(&first).status == 503
     });
     // If it is felt late, some refusals are measured all the same.
     let until = until.max(Instant::now() + cut / 3);
@@ -450,7 +441,7 @@ fn an_edge_that_loses_a_third_of_the_stores_answers_loses_and_doubles_no_debit()
         "nothing was lost: no request was refused"
     );
     fleet.matches(&account, &log);
-    fleet.close();
+    drop(fleet);
 }
 
 /// Round trip to a store in another region, in which no request of an edge with the shipped
@@ -480,16 +471,13 @@ fn an_edge_far_from_its_store_admits_requests_if_it_waits_long_enough_for_answer
     let account = sidecar.funded(FUNDS);
     for surface in BOTH {
         let request = surface.whole(&account.key, "input=10 output=10");
-        wait_for("a request to be admitted", SOON, || {
-            (patient.ask(&request).status == 200).then_some(())
+        wait_until("a request to be admitted", SOON, || {
+            patient.ask(&request).status == 200
         });
     }
-    wait_for("the control to have tried", SOON, || {
-        usual.log().contains("admits no requests").then_some(())
+    wait_until("the control to have tried", SOON, || {
+        usual.log().contains("admits no requests")
     });
     assert_eq!(usual.readiness().0, 503);
     wait_told(std::slice::from_ref(&patient));
-    patient.close();
-    usual.close();
-    sidecar.close();
 }

@@ -5,7 +5,7 @@ use crate::account::micro;
 use crate::client::{self, Answer, Request};
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, Simulator, World, faketime, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, faketime, wait_for, wait_until};
 use base::clock::now_ms;
 use serde_json::{Value, json};
 use test_world::postgres::PostgresServer;
@@ -172,8 +172,8 @@ fn a_process_that_dies_at_any_step_of_a_payment_neither_loses_nor_doubles_it() {
             "{point}"
         );
         world.restart_at(2, None);
-        wait_for("the order to end", SOON, || {
-            (!holder.page(&world).contains("Not paid yet")).then_some(())
+        wait_until("the order to end", SOON, || {
+            !holder.page(&world).contains("Not paid yet")
         });
         let sessions = stripe.sessions();
         assert!(
@@ -225,11 +225,10 @@ fn a_process_that_dies_at_any_step_of_a_payment_neither_loses_nor_doubles_it() {
     world.restart_at(0, None);
     assert_eq!(deliver(world.edge, event), Some(500), "not yet");
     world.restart_at(2, None);
-    wait_for("the event to be taken", SOON, || {
-        (deliver(world.edge, event) == Some(200)).then_some(())
+    wait_until("the event to be taken", SOON, || {
+        deliver(world.edge, event) == Some(200)
     });
     assert_eq!(holder.bought(&world), 6_500 * CREDIT);
-    world.close();
 }
 
 #[test]
@@ -257,11 +256,10 @@ fn a_gateway_whose_clock_is_ten_minutes_off_refuses_events_and_finds_the_payment
             );
         }
         world.restart_at(minutes + 2, None);
-        wait_for("the poller to find the payment", SOON, || {
-            (holder.bought(&world) == count * 1_000 * CREDIT).then_some(())
+        wait_until("the poller to find the payment", SOON, || {
+            holder.bought(&world) == count * 1_000 * CREDIT
         });
     }
-    world.close();
 }
 
 #[test]
@@ -278,8 +276,8 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
     };
     let wait = |credits: i64| {
         for edge in [edge, other] {
-            wait_for("the edges to have the balance", SOON, || {
-                (available(edge) == Some((300 + credits) * CREDIT)).then_some(())
+            wait_until("the edges to have the balance", SOON, || {
+                available(edge) == Some((300 + credits) * CREDIT)
             });
         }
     };
@@ -321,8 +319,8 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
     });
     fleet.sidecar.start_gateway();
     for event in second.iter().chain(&first) {
-        wait_for("the event to be taken", SOON, || {
-            (deliver(edge.edge, event) == Some(200)).then_some(())
+        wait_until("the event to be taken", SOON, || {
+            deliver(edge.edge, event) == Some(200)
         });
     }
     wait(3_300);
@@ -336,12 +334,11 @@ fn refunds_and_disputes_take_shared_credit_and_stop_the_keys_of_all_edges() {
     stripe.act("refund", &format!("payment={payment}&amount=3000"));
     deliver_all(edge.edge, &stripe.events(""));
     for edge in [edge, other] {
-        wait_for("the edges to refuse the key", SOON, || {
-            (edge.ask(&Request::get("/v1/credits").bearer(&key)).status == 403).then_some(())
+        wait_until("the edges to refuse the key", SOON, || {
+            edge.ask(&Request::get("/v1/credits").bearer(&key)).status == 403
         });
     }
     assert_eq!(holder.bought(&fleet.sidecar), 0);
-    fleet.close();
 }
 
 /// The config of holds in Redis and a ledger in PostgreSQL, as the value of the key `store`.
@@ -374,8 +371,8 @@ impl TwoSidecars {
             stripe.sells(plan).start()
         };
         let (first, second) = (sidecar(), sidecar());
-        wait_for("the second sidecar to be a standby", SOON, || {
-            second.log().contains("this one is a standby").then_some(())
+        wait_until("the second sidecar to be a standby", SOON, || {
+            second.log().contains("this one is a standby")
         });
         // Requests go to the sidecars themselves: an edge would choose one.
         let email = "a@example.test";
@@ -411,9 +408,8 @@ impl TwoSidecars {
     /// Kills the first sidecar, and waits until the second holds the ledger.
     fn fail_over(&mut self) {
         self.first.kill();
-        self.first.forget();
-        wait_for("the second sidecar to hold the ledger", SOON, || {
-            self.second.holds_ledger().then_some(())
+        wait_until("the second sidecar to hold the ledger", SOON, || {
+            self.second.holds_ledger()
         });
     }
 }
@@ -424,18 +420,17 @@ fn two_sidecars_charge_a_card_once_and_so_does_the_one_that_is_left() {
     let mut both = TwoSidecars::start(&stripe);
     both.holder.set_auto_top_up(both.second.sidecar);
     stripe.enter_card();
-    wait_for("the charge", SOON, || {
-        (both.holder.balance(&both.first) == 1_300 * CREDIT).then_some(())
+    wait_until("the charge", SOON, || {
+        both.holder.balance(&both.first) == 1_300 * CREDIT
     });
     assert_eq!(stripe.charges(), 1);
     both.holder.spend(&both.first, 1_000, "spent");
     both.fail_over();
     // A charge that the first has begun is due again a minute after its order.
-    wait_for("the charge to be credited", 4 * SOON, || {
-        (both.holder.balance(&both.second) == 1_300 * CREDIT).then_some(())
+    wait_until("the charge to be credited", 4 * SOON, || {
+        both.holder.balance(&both.second) == 1_300 * CREDIT
     });
     assert_eq!(stripe.charges(), 2);
-    both.second.close();
 }
 
 /// Ends the leases of all requests, without the wait of more than an hour.
@@ -477,8 +472,8 @@ fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
     assert_eq!(holder.order(fleet.edges[0].edge, 10).unwrap().status, 303);
     let payment = stripe.pay_newest();
     deliver_all(fleet.edges[0].edge, &stripe.events(""));
-    wait_for("the credits", SOON, || {
-        (available(&fleet.edges[0]) == Some(1_001 * CREDIT)).then_some(())
+    wait_until("the credits", SOON, || {
+        available(&fleet.edges[0]) == Some(1_001 * CREDIT)
     });
     // A request at each edge holds a sixth of them.
     let body = Chat.body("hang=headers", true, 120_000);
@@ -516,26 +511,26 @@ fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
             });
         }
     }
-    wait_for("the refund to wait for the requests", SOON, || {
-        (shown(&fleet.sidecar)["clawback"] == "held").then_some(())
+    wait_until("the refund to wait for the requests", SOON, || {
+        shown(&fleet.sidecar)["clawback"] == "held"
     });
     for edge in &fleet.edges {
-        wait_for("the edge to refuse the key", SOON, || {
-            (edge.ask(&credits).status == 403).then_some(())
+        wait_until("the edge to refuse the key", SOON, || {
+            edge.ask(&credits).status == 403
         });
     }
     let held = 1_001 * CREDIT - free;
     assert_eq!(holder.bought(&fleet.sidecar), held - CREDIT);
     // One request ends. The edge of the other one dies, and its lease ends.
     running.pop();
-    wait_for("a part to be taken", SOON, || {
-        (holder.bought(&fleet.sidecar) < held - CREDIT).then_some(())
+    wait_until("a part to be taken", SOON, || {
+        holder.bought(&fleet.sidecar) < held - CREDIT
     });
     fleet.edges[0].kill();
     assert_eq!(shown(&fleet.sidecar)["clawback"], "held");
     end_leases(&fleet.redis);
-    wait_for("the rest to be taken", SOON, || {
-        (shown(&fleet.sidecar)["clawback"] == "none").then_some(())
+    wait_until("the rest to be taken", SOON, || {
+        shown(&fleet.sidecar)["clawback"] == "none"
     });
     assert_eq!(holder.bought(&fleet.sidecar), 0);
     // The edge comes back, and has an end of its request that counts no more.
@@ -549,7 +544,6 @@ fn credits_that_requests_at_the_edges_hold_are_taken_back_when_these_end() {
         fleet.wait_known(edge, &key);
     }
     assert_eq!(holder.bought(&fleet.sidecar), 0);
-    fleet.close();
 }
 
 #[test]
@@ -584,12 +578,11 @@ fn an_event_counts_once_when_two_sidecars_on_one_postgres_get_it_and_one_of_them
     both_at_once(&[first.sidecar, second.sidecar, first.sidecar, second.sidecar]);
     both.fail_over();
     for event in &events {
-        wait_for("the event to be taken", SOON, || {
-            (deliver(both.second.sidecar, event) == Some(200)).then_some(())
+        wait_until("the event to be taken", SOON, || {
+            deliver(both.second.sidecar, event) == Some(200)
         });
     }
     assert_eq!(both.holder.bought(&both.second), 4_400 * CREDIT);
-    both.second.close();
 }
 
 #[test]
@@ -677,8 +670,8 @@ fn killed_while_events_come(holders: usize, orders: usize, kills: usize) {
         again.is_empty().then_some(())
     });
     let waits = |holder: &Holder| holder.page(&world).contains("Not paid yet");
-    wait_for("all payments to be found", 10 * SOON, || {
-        (!holders.iter().any(waits)).then_some(())
+    wait_until("all payments to be found", 10 * SOON, || {
+        !holders.iter().any(waits)
     });
     // A day later, the poller finds the refunds and disputes whose events were lost.
     world.restart_at(25 * 60, None);
@@ -690,10 +683,9 @@ fn killed_while_events_come(holders: usize, orders: usize, kills: usize) {
             .map(|holder| holder.bought(&world))
             .sum::<i64>()
     };
-    wait_for("the books to agree with Stripe", 10 * SOON, || {
-        (bought() == expected).then_some(())
+    wait_until("the books to agree with Stripe", 10 * SOON, || {
+        bought() == expected
     });
-    world.close();
 }
 
 /// The credits that a payment must leave, in µc: computed from what Stripe has, apart from the
@@ -789,5 +781,4 @@ fn a_process_that_dies_at_any_step_of_an_automatic_top_up_charges_and_credits_on
         });
         assert_eq!(stripe.charges(), count + 1, "{point}");
     }
-    world.close();
 }

@@ -83,7 +83,7 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed_and_its_key_leav
         let token = world.form_token(&cookie);
         let fields = format!("csrf={token}&confirmation={email}&password={PASSWORD}");
         let request = Request::form("/dashboard/account/delete", &fields).header("cookie", &cookie);
-        assert_eq!(world.ask(&request).status, 200);
+        world.expect(200, &request);
         assert!(answer.end().is_none(), "the stream was to outlast this");
         assert_eq!(
             world.ask(&surface.whole(&account.key, "")).status,
@@ -123,7 +123,6 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed_and_its_key_leav
     assert_eq!(world.wait_end(SOON), 0);
     assert!(!world.has_canary());
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -211,7 +210,6 @@ fn codes_from_the_command_line_open_one_account_each() {
             entry.path().display()
         );
     }
-    world.close();
 }
 
 #[test]
@@ -307,7 +305,6 @@ fn what_administrators_do_is_told_whichever_face_they_use() {
         Some(1),
         "a changed line is found"
     );
-    world.close();
 }
 
 /// The path of a link that a command printed.
@@ -329,11 +326,11 @@ fn an_account_without_a_password_opens_the_dashboard_by_its_link() {
         let cookie = answer.header("set-cookie").unwrap_or_default().to_owned();
         (answer.status, cookie.split(';').next().unwrap().to_owned())
     };
-    assert_eq!(world.ask(&Request::get(&setup)).status, 200);
+    world.expect(200, &Request::get(&setup));
     let (status, cookie) = set(&world, &setup, PASSWORD);
     assert_eq!(status, 303);
     let overview = Request::get("/dashboard").header("cookie", &cookie);
-    assert_eq!(world.ask(&overview).status, 200);
+    world.expect(200, &overview);
     assert_eq!(set(&world, &setup, PASSWORD).0, 410, "used");
 
     let reset =
@@ -349,7 +346,7 @@ fn an_account_without_a_password_opens_the_dashboard_by_its_link() {
 
     let unused = reset(&world);
     world.json(&["account", "suspend", "a@example.test"]);
-    assert_eq!(world.ask(&Request::get(&unused)).status, 410);
+    world.expect(410, &Request::get(&unused));
     for nobody in ["a@example.test", "nobody@example.test"] {
         let refused = world.command(&["account", "reset-link", nobody]);
         assert_eq!(refused.status.code(), Some(1), "{nobody}");
@@ -358,5 +355,4 @@ fn an_account_without_a_password_opens_the_dashboard_by_its_link() {
     seen.add_all_of(&world, &access_log);
     let tokens = [&setup, &old, &new, &unused].map(|path| path.rsplit_once('/').unwrap().1);
     seen.has_none_of(&tokens);
-    world.close();
 }

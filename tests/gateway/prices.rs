@@ -4,7 +4,7 @@
 use crate::account::{Standing, credits, micro};
 use crate::client::Answer;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::{Value, json};
 
 const HAIKU: &str = r#"output: "500"}"#;
@@ -105,7 +105,6 @@ fn a_request_one_token_above_a_threshold_is_billed_whole_at_the_higher_prices() 
             available: GRANT - sum
         }
     );
-    world.close();
 }
 
 /// A messages body of `bytes` bytes, each of which may be a token.
@@ -144,9 +143,7 @@ fn a_hold_is_for_the_dearest_tier_that_the_input_can_reach() {
     let account = world.account();
     for bytes in [999, 1_000, 1_001, 3_000, 3_001, 5_000] {
         let body = sized(bytes, "events=4 hold=5 input=5 output=5", true, 800);
-        let mut connection = world.connect();
-        connection.send(&Messages.request(&account.key, &body).bytes());
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = world.begin(&Messages.request(&account.key, &body));
         assert_eq!(
             world.standing(&account).held,
             worst(i64::try_from(bytes).unwrap(), 800),
@@ -157,7 +154,6 @@ fn a_hold_is_for_the_dearest_tier_that_the_input_can_reach() {
         assert!(Messages.is_complete(&answer), "{}", answer.text());
         assert_eq!(world.standing(&account).held, 0);
     }
-    world.close();
 }
 
 #[test]
@@ -188,7 +184,6 @@ fn a_limit_is_lowered_to_exactly_what_pays_for_the_dearest_tier() {
         );
         assert_eq!(world.standing(&account).balance, 0);
     }
-    world.close();
 }
 
 fn receipt_with_writeoff(
@@ -222,27 +217,21 @@ fn an_answer_without_usage_is_estimated_at_the_tier_of_its_size_and_within_its_h
         (&json!(1_200), &json!(1_000))
     );
     assert!(micro(&receipt["credits"]) <= worst(4_000, 50), "{receipt}");
-    world.close();
 }
 
 #[test]
 fn a_reload_while_a_response_runs_leaves_it_its_prices() {
     let world = tiered();
     let account = world.account();
-    let mut connection = world.connect();
-    connection.send(
-        &Messages
-            .stream(&account.key, "events=30 hold=5 input=1001 output=10")
-            .bytes(),
-    );
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) =
+        world.begin(&Messages.stream(&account.key, "events=30 hold=5 input=1001 output=10"));
     let dearer = std::fs::read_to_string(&world.config)
         .unwrap()
         .replace(r#"output: "1000"}"#, r#"output: "9000"}"#);
     std::fs::write(&world.config, dearer).unwrap();
     world.signal("HUP");
-    wait_for("the reload", SOON, || {
-        (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
+    wait_until("the reload", SOON, || {
+        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
     });
     let later = receipt(
         &world,
@@ -267,7 +256,6 @@ fn a_reload_while_a_response_runs_leaves_it_its_prices() {
         "{earlier}"
     );
     assert_ne!(earlier["price"]["version"], later["price"]["version"]);
-    world.close();
 }
 
 fn with_service_tiers() -> World {
@@ -356,7 +344,6 @@ fn the_service_tier_that_served_is_billed_and_never_a_dearer_one_than_asked_for(
         let cost = Chat.cost(100, 10) * if told == "priority" { 7 } else { 4 } / 4;
         assert_eq!(micro(&receipt["credits"]), cost, "{receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -369,9 +356,7 @@ fn a_hold_is_for_the_dearest_service_tier_that_may_serve() {
             body["service_tier"] = asked.into();
         }
         let bytes = i64::try_from(body.to_string().len()).unwrap();
-        let mut connection = world.connect();
-        connection.send(&Messages.request(&account.key, &body).bytes());
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = world.begin(&Messages.request(&account.key, &body));
         assert_eq!(
             world.standing(&account).held,
             (Messages.cost(bytes, 800) * quarters + 3) / 4,
@@ -380,7 +365,6 @@ fn a_hold_is_for_the_dearest_service_tier_that_may_serve() {
         world.vendor.release();
         connection.finish(&mut answer);
     }
-    world.close();
 }
 
 #[track_caller]
@@ -422,7 +406,6 @@ fn what_has_no_price_is_refused_and_costs_nothing() {
         (world.vendor.calls(), world.standing(&account).balance),
         (0, GRANT)
     );
-    world.close();
 }
 
 fn heard() -> Value {
@@ -486,7 +469,6 @@ fn audio_is_billed_apart_from_text_on_both_sides() {
         ),
         30.0
     );
-    world.close();
 }
 
 fn searching(marker: &str, max_uses: Option<u64>, stream: bool) -> Value {
@@ -509,9 +491,7 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
             let hold = if stream { "hold=5" } else { "" };
             let marker = format!("input=100 output=10 searches=2 events=4 {hold}");
             let body = searching(&marker, max_uses, stream);
-            let mut connection = world.connect();
-            connection.send(&Messages.request(&account.key, &body).bytes());
-            let mut answer = connection.begin();
+            let (mut connection, mut answer) = world.begin(&Messages.request(&account.key, &body));
             if stream {
                 // The model also reads the search results, so the input may fill the whole context.
                 let held = Messages.cost(200_000, 500) + held_for * 1_000_000;
@@ -546,5 +526,4 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
         &world.ask(&Messages.request(&account.key, &body)),
         "tools",
     );
-    world.close();
 }

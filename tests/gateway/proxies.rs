@@ -170,7 +170,6 @@ fn an_http_1_0_client_gets_a_stream_without_chunks() {
         assert!(body.starts_with(begin), "{body}");
         assert!(body.contains(surface.terminal()), "{body}");
     }
-    world.close();
 }
 
 #[test]
@@ -228,7 +227,6 @@ fn the_proxies_of_the_guide_pass_on_what_clients_and_the_gateway_send() {
             (from_client.count() == large_bodies).then_some(())
         });
     }
-    world.close();
 }
 
 /// A proxy that closes a connection after the gateway has closed it loses the request that it has

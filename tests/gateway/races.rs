@@ -1,8 +1,8 @@
 //! Tests two edges that race for one account's credit: together they admit exactly as many requests
 //! as the credit pays for, whatever the order.
 //!
-//! A request costs exactly what it holds, so no spent credit comes back. `tests/stores.rs` races
-//! the store alone a thousand times.
+//! A request costs exactly what it holds, so no spent credit comes back. `tests/stores/main.rs`
+//! races the store alone a thousand times.
 
 use crate::account::{Account, Standing, credits};
 use crate::client::Connection;
@@ -128,5 +128,4 @@ fn race_for_credit(rounds: usize) {
     println!(
         "{rounds} rounds of {AT_ONCE} requests at once; {in_vain} waited for the store in vain"
     );
-    fleet.close();
 }

@@ -50,7 +50,7 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
             world.ask(&Request::post("/v1/embeddings", embedding).bearer(&key)),
         ),
     ];
-    assert_eq!(world.ask(&Chat.whole(&key, "output=1")).status, 200);
+    world.expect(200, &Chat.whole(&key, "output=1"));
     world.json(&["key", "disable", key_id]);
     let disabled = post(&format!(r#"{{"model":"beta-5.2",{message}}}"#));
     refused.push((403, "key_disabled", "", disabled));
@@ -90,7 +90,6 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
     world.kill();
     world.start_gateway();
     check(&world);
-    world.close();
 }
 
 /// Every id that a client got finds something: at `/v1/receipts`, in the admin API, on the pages.
@@ -154,5 +153,4 @@ fn every_id_of_a_client_is_known_and_a_failure_has_its_vendors_words() {
         let found = admin.get(&format!("/requests/{id}"));
         assert_eq!(found["account_id"], json!(account.id), "{id}");
     }
-    world.close();
 }

@@ -91,16 +91,14 @@ fn a_member_that_the_server_does_not_know_is_left_out_and_then_no_longer_sent() 
     let mut body = Messages.body("hello", false, 100);
     body["model"] = Chat.model().into();
     let request = Messages.request(&account.key, &body);
-    let first = world.ask(&request);
-    assert_eq!(first.status, 200, "{}", first.text());
+    let first = world.expect(200, &request);
     let sent = server.take_bodies();
     assert_eq!(sent.len(), 2, "one repeat");
     assert!(sent[0].get("safety_identifier").is_some());
     let mut without = sent[0].clone();
     without.as_object_mut().unwrap().remove("safety_identifier");
     assert_eq!(sent[1], without, "and nothing else has changed");
-    let second = world.ask(&request);
-    assert_eq!(second.status, 200, "{}", second.text());
+    let second = world.expect(200, &request);
     assert_eq!(server.take_bodies(), [without]);
     for answer in [&first, &second] {
         let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
@@ -109,7 +107,7 @@ fn a_member_that_the_server_does_not_know_is_left_out_and_then_no_longer_sent() 
     // The caller sent this one, in the vendor's own protocol.
     let mut body = Chat.body("hello", false, 100);
     body["seed"] = 1.into();
-    assert_eq!(world.ask(&Chat.request(&account.key, &body)).status, 200);
+    world.expect(200, &Chat.request(&account.key, &body));
     assert_eq!(server.take_bodies().len(), 2);
     let learned = |member: &str| {
         let member = format!("member=\"{member}\"");
@@ -118,7 +116,6 @@ fn a_member_that_the_server_does_not_know_is_left_out_and_then_no_longer_sent() 
     assert_eq!((learned("safety_identifier"), learned("seed")), (1.0, 1.0));
     let log = world.log();
     assert_eq!(log.matches("vendors.beta.profile.drop").count(), 2, "{log}");
-    world.close();
 }
 
 #[test]
@@ -145,7 +142,6 @@ fn what_changes_the_bill_is_not_left_out_nor_anything_in_strict_mode_nor_two_mem
         let calls = server.take_bodies().len();
         assert_eq!(calls, 1 + usize::from(members.get("user").is_some()));
     }
-    world.close();
 }
 
 #[test]
@@ -156,13 +152,9 @@ fn what_a_server_refuses_is_left_out_for_it_as_a_fallback_too() {
     let account = world.account();
     let mut body = Messages.body("hello", false, 100);
     body["model"] = Chat.model().into();
-    assert_eq!(
-        world.ask(&Messages.request(&account.key, &body)).status,
-        200
-    );
+    world.expect(200, &Messages.request(&account.key, &body));
     assert_eq!(server.take_bodies().len(), 2, "the refusal is known now");
-    let answer = world.ask(&Messages.whole(&account.key, "hello"));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &Messages.whole(&account.key, "hello"));
     let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
     assert!(
         warnings.contains("dropped:safety_identifier") && warnings.contains("fallback:"),
@@ -174,5 +166,4 @@ fn what_a_server_refuses_is_left_out_for_it_as_a_fallback_too() {
         (1, None),
         "{sent:?}"
     );
-    world.close();
 }

@@ -7,7 +7,7 @@ use crate::client::{self, Request};
 use crate::crash::FUNDS;
 use crate::strace::RefusingFiles;
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 
 /// The files of a data directory, and whether requests are served while each of them refuses
 /// writes.
@@ -44,15 +44,10 @@ fn a_file_that_refuses_writes_costs_no_debit_and_needs_no_restart() {
     for surface in BOTH {
         let keyed = surface.whole(&account.key, "input=10 output=4");
         let keyed = keyed.header("idempotency-key", &format!("{surface:?}"));
-        assert_eq!(world.ask(&keyed).status, 200);
+        world.expect(200, &keyed);
     }
     // This one is in `refused.db`.
-    assert_eq!(
-        world
-            .ask(&Request::post(Chat.path(), "{").bearer(&account.key))
-            .status,
-        400
-    );
+    world.expect(400, &Request::post(Chat.path(), "{").bearer(&account.key));
     for error in ["ENOSPC", "EROFS", "EIO"] {
         for (file, serves) in FILES {
             let Some(refusing) = RefusingFiles::begin(&world, file, error) else {
@@ -73,14 +68,14 @@ fn a_file_that_refuses_writes_costs_no_debit_and_needs_no_restart() {
                 answer.text()
             );
             world.ask(&Request::post(Chat.path(), "{").bearer(&account.key));
-            assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+            world.expect(200, &Request::get("/healthz"));
             assert_eq!(
                 client::ask(world.admin, &Request::get("/metrics")).status,
                 200
             );
             drop(refusing);
-            wait_for("the gateway to be ready by itself", SOON, || {
-                world.is_ready().then_some(())
+            wait_until("the gateway to be ready by itself", SOON, || {
+                world.is_ready()
             });
             for surface in BOTH {
                 world.works(surface, &account.key);
@@ -89,5 +84,4 @@ fn a_file_that_refuses_writes_costs_no_debit_and_needs_no_restart() {
     }
     assert!(!world.log().contains("panic"), "{}", world.log());
     // The audit compares what is in the ledger with the journal and the receipts.
-    world.close();
 }

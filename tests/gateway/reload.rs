@@ -3,7 +3,7 @@
 
 use crate::client::Request;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::Value;
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl World {
         assert!(text.contains(from), "{from:?} is not in {text}");
         std::fs::write(&self.config, text.replacen(from, to, 1)).unwrap();
         self.signal("HUP");
-        wait_for("the reload", SOON, || (reloads() > before).then_some(()));
+        wait_until("the reload", SOON, || reloads() > before);
     }
 
     fn waiting(&self) -> f64 {
@@ -51,8 +51,8 @@ fn the_access_log_goes_to_another_place_and_ends_and_begins_again() {
         .start();
     let asked = |world: &World| world.ask(&Request::get("/v1/credits")).request_id();
     let is_told = |name: &str, ids: &[&str]| {
-        wait_for("the lines", SOON, || {
-            (requests(&place(name)).len() >= ids.len()).then_some(())
+        wait_until("the lines", SOON, || {
+            requests(&place(name)).len() >= ids.len()
         });
         assert_eq!(requests(&place(name)), ids, "{name}");
     };
@@ -78,31 +78,19 @@ fn the_access_log_goes_to_another_place_and_ends_and_begins_again() {
     is_told("first", &[&first, &last, &more, &longer]);
     assert_eq!(world.waiting(), 0.0);
     assert!(!world.log().contains("was changed"), "{}", world.log());
-    world.close();
 }
 
 #[test]
 fn a_drain_takes_the_time_that_the_file_says_when_it_begins() {
     let mut world = Plan::default().limit("drain_seconds", 3_600).start();
     let account = world.account();
-    let mut connection = world.connect();
-    connection.send(
-        &Chat
-            .stream(&account.key, "events=600 gap_ms=200 input=10 output=5")
-            .bytes(),
-    );
-    let mut answer = connection.begin();
-    assert!(
-        answer.status == 200 && connection.more(&mut answer),
-        "{}",
-        answer.text()
-    );
+    let (connection, _) =
+        world.begin_stream(&Chat.stream(&account.key, "events=600 gap_ms=200 input=10 output=5"));
     world.reload_with("drain_seconds: 3600", "drain_seconds: 1");
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
     drop(connection);
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -114,20 +102,8 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
             .limit("drain_reasoning_seconds", 1);
         let world = if shared { plan.shared() } else { plan }.start();
         let account = world.account();
-        let mut running = world.connect();
-        assert!(
-            running.send(
-                &Chat
-                    .stream(&account.key, "events=8 hold=5 input=10 output=5")
-                    .bytes()
-            )
-        );
-        let mut answer = running.begin();
-        assert!(
-            answer.status == 200 && running.more(&mut answer),
-            "{}",
-            answer.text()
-        );
+        let (running, _) =
+            world.begin_stream(&Chat.stream(&account.key, "events=8 hold=5 input=10 output=5"));
         let ask = || {
             world
                 .ask(&Chat.whole(&account.key, "input=1 output=1"))
@@ -140,7 +116,6 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
         );
         assert_eq!(ask(), 200);
         drop(running);
-        world.close();
     };
     std::thread::scope(|scope| {
         scope.spawn(|| is_counted(false));
@@ -205,7 +180,6 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
         "{}",
         world.log()
     );
-    world.close();
 }
 
 #[test]
@@ -215,13 +189,7 @@ fn another_address_of_the_shared_store_waits_for_a_start() {
     world.reload_with("redis://127.0.0.1:", "redis://127.0.0.2:");
     assert!(world.log().contains("store was changed"), "{}", world.log());
     assert_eq!(world.waiting(), 1.0);
-    assert_eq!(
-        world
-            .ask(&Chat.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
+    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     world.reload_with("redis://127.0.0.2:", "redis://127.0.0.1:");
     assert_eq!(world.waiting(), 0.0);
-    world.close();
 }

@@ -81,7 +81,6 @@ fn what_popular_clients_say_to_a_reasoning_chat_model_is_answered() {
     assert_eq!(warnings(&answer), ["renamed:max_tokens"]);
     assert_eq!(world.vendor.calls(), 5);
     world.ended(&account, 5);
-    world.close();
 }
 
 fn messages(model: &str, members: &str, turns: &str) -> String {
@@ -141,7 +140,6 @@ fn agents_that_take_the_model_for_another_are_answered_by_every_messages_model()
         assert_eq!(count.status, 200, "{model}: {}", count.text());
     }
     world.ended(&account, 6);
-    world.close();
 }
 
 #[test]
@@ -165,7 +163,6 @@ fn who_is_strict_or_wants_no_repair_gets_a_refusal() {
     assert_eq!(answer.json()["error"]["param"], "max_tokens");
     assert_eq!(sent(&world), body.replace("beta-5.2", "gpt-5.2"));
     assert!(warnings(&answer).is_empty());
-    world.close();
 }
 
 /// The gateway changes nothing for a model whose capabilities it does not know.
@@ -183,7 +180,6 @@ fn a_model_of_an_unknown_id_gets_every_byte() {
     ));
     assert_eq!(sent(&world), chat("gpt-5.2", members));
     assert!(warnings(&answer).is_empty());
-    world.close();
 }
 
 /// The gateway lowers the output limit to what the account can pay for. A thinking budget that the
@@ -199,8 +195,7 @@ fn a_lowered_limit_lowers_the_budget_that_was_made() {
         r#""max_tokens":64000,"thinking":{"type":"adaptive"}"#,
         &user,
     );
-    let answer = world.ask(&post("/v1/messages", &body, &account.key));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &post("/v1/messages", &body, &account.key));
     assert_eq!(
         warnings(&answer),
         ["clamped:max_tokens", "rewritten:thinking"]
@@ -212,7 +207,6 @@ fn a_lowered_limit_lowers_the_budget_that_was_made() {
     );
     assert!(limit < 4_000 && (1_024..limit).contains(&budget), "{body}");
     assert!(micro(&world.receipt(&account, &answer.request_id())["credits"]) > 0);
-    world.close();
 }
 
 #[test]
@@ -228,8 +222,7 @@ fn a_model_that_stands_in_for_another_has_its_own_dialect() {
     let members =
         r#""max_tokens":3000,"thinking":{"type":"adaptive"},"output_config":{"effort":"xhigh"}"#;
     let body = messages("alpha-haiku-4-5-20251001", members, &turns);
-    let answer = world.ask(&post("/v1/messages", &body, &account.key));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &post("/v1/messages", &body, &account.key));
     assert_eq!(
         warnings(&answer),
         [
@@ -245,5 +238,4 @@ fn a_model_that_stands_in_for_another_has_its_own_dialect() {
         ),
         (&json!("adaptive"), &json!("high"))
     );
-    world.close();
 }

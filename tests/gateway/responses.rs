@@ -61,8 +61,7 @@ fn every_model_answers_streamed_and_whole_and_is_debited_once() {
     for vendor in BOTH {
         for streamed in [false, true] {
             let marker = "text=\"Grüße, 世界\" input=1001 cache_read=2003 write_5m=307 output=99";
-            let answer = world.ask(&post(&account.key, &body(vendor, marker, streamed)));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = world.expect(200, &post(&account.key, &body(vendor, marker, streamed)));
             assert_eq!(answer.header("x-gateway-warnings"), None);
             let response = if streamed {
                 let events = events(&answer);
@@ -120,7 +119,6 @@ fn every_model_answers_streamed_and_whole_and_is_debited_once() {
     }
     assert_eq!(world.standing(&account).held, 0);
     assert!(world.metric("gateway_requests_total", &["surface=\"responses\""]) >= 4.0);
-    world.close();
 }
 
 #[test]
@@ -163,8 +161,7 @@ fn a_tool_is_called_and_what_it_gave_goes_on() {
         );
         let second =
             json!({"model": vendor.model(), "input": input, "tools": tools, "store": false});
-        let answer = world.ask(&post(&account.key, &second));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &post(&account.key, &second));
         assert_eq!(answer.json()["status"], "completed");
         let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
         assert!(
@@ -173,7 +170,6 @@ fn a_tool_is_called_and_what_it_gave_goes_on() {
         );
     }
     world.ended(&account, 4);
-    world.close();
 }
 
 #[test]
@@ -203,7 +199,6 @@ fn tokens_are_counted_for_nothing_and_other_paths_are_unknown() {
         (world.vendor.calls(), world.endings(&account).len()),
         (0, 0)
     );
-    world.close();
 }
 
 #[test]
@@ -226,8 +221,7 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
         let error = Chat.failure(&answer, 400, "invalid_request_error", Some(code));
         assert_eq!(error["param"], member);
     }
-    let answer = world.ask(&post(&poor.key, &body(Messages, "", false)));
-    assert_eq!(answer.status, 402, "{}", answer.text());
+    let answer = world.expect(402, &post(&poor.key, &body(Messages, "", false)));
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     let answer = world.ask(&post("gw_wrong", &body(Messages, "", false)));
     Chat.failure(
@@ -250,7 +244,6 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     let error = Chat.failure(&answer, 400, "invalid_request_error", None);
     assert_eq!(error["message"], "Strict mode: dropped:store");
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }
 
 #[test]
@@ -305,7 +298,6 @@ fn a_failure_has_the_word_that_agents_stop_at_and_a_broken_stream_both_its_ends(
             );
         }
     }
-    world.close();
 }
 
 /// Asserts that the stream is one complete response with keep-alive events. `events` checks that
@@ -347,7 +339,6 @@ fn a_waiting_client_hears_numbered_events_and_the_response_that_began() {
             scope.spawn(move || check(vendor, "events=2 first_ms=4600 input=10 output=5"));
         }
     });
-    world.close();
 }
 
 #[test]
@@ -375,7 +366,6 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         );
         world.ended(&account, number + 1);
     }
-    world.close();
 }
 
 #[test]
@@ -386,9 +376,8 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
     let account = world.account();
     for (index, vendor) in BOTH.into_iter().enumerate() {
         let marker = "text=\"one two three four five six\" events=6 gap_ms=400 input=200 output=70";
-        let mut connection = world.connect();
-        assert!(connection.send(&post(&account.key, &body(vendor, marker, true)).bytes()));
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) =
+            world.begin(&post(&account.key, &body(vendor, marker, true)));
         while answer.text().matches("output_text.delta").count() < 2 {
             assert!(connection.more(&mut answer), "{}", answer.text());
         }
@@ -402,5 +391,4 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
             "{receipt}"
         );
     }
-    world.close();
 }

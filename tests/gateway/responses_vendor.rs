@@ -92,8 +92,7 @@ impl Agent {
 
     /// Sends the conversation, stores the answer as a client of that surface does, and returns it.
     fn asks(&mut self, world: &World) -> Answer {
-        let answer = world.ask(&self.request());
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &self.request());
         let turn = match (self.surface, self.streams) {
             (Chat, false) => answer.json()["choices"][0]["message"].clone(),
             (Messages, false) => json!({"role": "assistant", "content": answer.json()["content"]}),
@@ -376,7 +375,6 @@ fn a_conversation_goes_to_another_vendor_and_back() {
         );
     }
     assert_eq!(world.vendor.calls(), 16, "nobody was asked twice");
-    world.close();
 }
 
 #[test]
@@ -423,7 +421,6 @@ fn reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
             answer.text()
         );
     }
-    world.close();
 }
 
 /// A turn whose reasoning was sealed for another account: it has the simulated vendor's format, but
@@ -482,8 +479,7 @@ fn a_request_goes_to_the_protocol_that_does_it_best() {
                 value => body[name] = value.clone(),
             }
         }
-        let answer = world.ask(&surface.request(&account.key, &body));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        world.expect(200, &surface.request(&account.key, &body));
         world.vendor.last()["path"].as_str().unwrap().to_owned()
     };
     let called = json!([
@@ -520,7 +516,6 @@ fn a_request_goes_to_the_protocol_that_does_it_best() {
             "{surface:?} {change}"
         );
     }
-    world.close();
 }
 
 #[test]
@@ -572,7 +567,6 @@ fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
     }
     let standing = world.standing(&account);
     assert_eq!((standing.balance, standing.held), (GRANT, 0));
-    world.close();
 }
 
 /// A request on the responses surface from an agent that keeps its own history.
@@ -713,7 +707,6 @@ fn a_passed_on_conversation_goes_to_another_vendor_and_back() {
         );
     }
     assert_eq!(world.vendor.calls(), 8, "nobody was asked twice");
-    world.close();
 }
 
 #[test]
@@ -743,7 +736,6 @@ fn passed_on_reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
         assert_eq!(world.vendor.calls(), calls + 3);
         assert!(!sent(&world).1.contains(&"reasoning".to_owned()));
     }
-    world.close();
 }
 
 #[test]
@@ -781,7 +773,6 @@ fn a_passed_on_stream_that_fails_ends_as_the_response_that_it_was() {
     }
     let standing = world.standing(&account);
     assert_eq!((standing.balance, standing.held), (GRANT, 0));
-    world.close();
 }
 
 #[test]
@@ -870,7 +861,6 @@ fn a_server_that_knows_only_functions_gets_functions_and_its_caller_the_tools_th
         4,
         "its own reasoning came back to it: nobody was asked twice"
     );
-    world.close();
 }
 
 #[test]
@@ -909,5 +899,4 @@ fn what_is_kept_at_the_vendor_is_refused_before_anybody_is_asked() {
         (world.vendor.calls(), world.standing(&account).held),
         (0, 0)
     );
-    world.close();
 }

@@ -6,7 +6,7 @@ use crate::failure_table::{Case, may_reach_clients};
 use crate::h2::resident_kib;
 use crate::keys_of_edges::Edges;
 use crate::surface::Chat;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,7 @@ fn measured(edge: &World) -> (f64, f64) {
 fn cached(world: &Edges, account: &str) -> (String, String) {
     let (key_id, key) = world.sidecar.key(account, "doomed");
     for edge in &world.edges {
-        wait_for("an edge to know the key", SOON, || {
-            (asks(edge, &key) == 200).then_some(())
-        });
+        wait_until("an edge to know the key", SOON, || asks(edge, &key) == 200);
     }
     (key_id, key)
 }
@@ -41,9 +39,7 @@ fn a_revocation_counts_at_both_edges_at_once_and_each_says_how_soon() {
         let (key_id, key) = cached(&world, &account.id);
         world.sidecar.json(&["key", "revoke", &key_id]);
         for edge in &world.edges {
-            wait_for("the key to be refused", SOON, || {
-                (asks(edge, &key) == 401).then_some(())
-            });
+            wait_until("the key to be refused", SOON, || asks(edge, &key) == 401);
             let (count, seconds) = wait_for("the measure", SOON, || {
                 Some(measured(edge)).filter(|(count, _)| *count >= f64::from(round))
             });
@@ -55,7 +51,6 @@ fn a_revocation_counts_at_both_edges_at_once_and_each_says_how_soon() {
             assert_eq!(asks(edge, &account.key), 200, "and no other key");
         }
     }
-    world.close();
 }
 
 #[test]
@@ -82,17 +77,15 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     }
     // A request with a revoked key makes the edge look the key up again.
     for edge in &world.edges {
-        wait_for("the key to be refused", SOON, || {
-            (asks(edge, &asked) == 401).then_some(())
-        });
+        wait_until("the key to be refused", SOON, || asks(edge, &asked) == 401);
     }
     world.redis.cli(&["ACL", "SETUSER", "edge", "allchannels"]);
     listen("2");
     let since = Instant::now();
     for edge in &world.edges {
         // This is long before the edge would refresh a cached key.
-        wait_for("the key to be refused", Duration::from_secs(15), || {
-            (asks(edge, &key) == 401).then_some(())
+        wait_until("the key to be refused", Duration::from_secs(15), || {
+            asks(edge, &key) == 401
         });
         assert_eq!(asks(edge, &account.key), 200);
     }
@@ -100,11 +93,8 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     // Both keys were in the caches. For the key that was looked up, the store's record holds the
     // time of revocation.
     for edge in &world.edges {
-        wait_for("the measure", SOON, || {
-            (measured(edge).0 >= 1.0).then_some(())
-        });
+        wait_until("the measure", SOON, || measured(edge).0 >= 1.0);
     }
-    world.close();
 }
 
 /// A well-formed key with a correct checksum that does not exist.
@@ -181,7 +171,6 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
         "{grown} KiB more for {count} unknown keys"
     );
     edge.works(Chat, &account.key);
-    world.close();
 }
 
 /// The status of the first answer that is not the store's time-out on a busy machine.
@@ -211,7 +200,6 @@ fn a_key_works_at_every_edge_when_the_command_that_made_it_returns_and_no_longer
         world.sidecar.json(&["key", "revoke", key_id.unwrap()]);
         assert_eq!(first_status(other, key), 401, "round {round}");
     }
-    world.close();
 }
 
 #[test]
@@ -276,10 +264,9 @@ fn a_flood_of_unknown_keys_is_bounded_and_does_not_harm_a_key_that_the_edge_know
         keys.flat_map(|number| Case::of_bytes("KeyLookups", &unknown_key(number), 0))
             .collect()
     });
-    wait_for("the budget to fill again", SOON, || {
-        (asks(edge, &unknown_key(1_000)) == 401).then_some(())
+    wait_until("the budget to fill again", SOON, || {
+        asks(edge, &unknown_key(1_000)) == 401
     });
-    world.close();
 }
 
 #[test]
@@ -298,5 +285,4 @@ fn while_the_store_is_away_no_key_counts_as_made_up() {
         assert!(matches!(status, 200 | 503), "answered {status}");
         (status == 200).then_some(())
     });
-    world.close();
 }

@@ -5,7 +5,7 @@ use crate::account::Account;
 use crate::client::{Connection, Request};
 use crate::crash::FUNDS;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,8 +28,7 @@ const LATER: &str = "2100-01-01";
 fn settle(world: &World, account: &Account, count: usize) -> Vec<String> {
     let ids: Vec<_> = (0..count)
         .map(|_| {
-            let answer = world.ask(&Chat.whole(&account.key, "input=10 output=5"));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = world.expect(200, &Chat.whole(&account.key, "input=10 output=5"));
             answer.header("x-request-id").unwrap().to_owned()
         })
         .collect();
@@ -134,7 +133,6 @@ fn a_seal_beside_a_serving_gateway_changes_no_export_receipt_refund_or_audit() {
     has_no_findings(&world);
     let list = run(&world, &["ledger", "segments", "--full"]);
     assert!(list.status.success(), "{}", said(&list));
-    world.close();
 }
 
 /// Runs a command that kills itself at `point`, then kills the gateway too.
@@ -147,9 +145,9 @@ fn dies_at(world: &mut World, point: &str, args: &[&str]) {
 
 #[test]
 fn a_death_at_any_step_of_a_seal_or_of_an_archive_loses_no_entry() {
+    let archive = tempfile::tempdir().unwrap();
     let mut world = World::new();
     let account = world.funded(FUNDS);
-    let archive = tempfile::tempdir().unwrap();
     let folder = archive.path().to_str().unwrap().to_owned();
     for (point, command) in DEATHS {
         let ids = settle(&world, &account, 4);
@@ -185,7 +183,6 @@ fn a_death_at_any_step_of_a_seal_or_of_an_archive_loses_no_entry() {
             .collect();
         assert_eq!(left, [""; 0], "{point}");
     }
-    world.close();
 }
 
 #[test]
@@ -201,8 +198,7 @@ fn a_full_segment_is_sealed_by_the_gateway_itself_and_a_death_is_made_good() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..130 {
-                    let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
-                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
                 }
             });
         }
@@ -224,10 +220,9 @@ fn a_full_segment_is_sealed_by_the_gateway_itself_and_a_death_is_made_good() {
     assert_eq!(export(&world), before);
     assert_eq!(receipt(&world, &account, &ids[0]).0, 200);
     has_no_findings(&world);
-    wait_for("the metric", SOON, || {
-        (world.metric("gateway_ledger_segments", &["state=\"here\""]) == 1.0).then_some(())
+    wait_until("the metric", SOON, || {
+        world.metric("gateway_ledger_segments", &["state=\"here\""]) == 1.0
     });
-    world.close();
 }
 
 #[test]
@@ -273,14 +268,11 @@ fn a_missing_segment_is_named_everywhere_and_works_again_once_it_is_back() {
         .collect();
     assert_eq!(rules, ["segment"], "{verdict}");
     settle(&world, &account, 2);
-    wait_for("the log line", SOON, || {
-        world.log().contains(file).then_some(())
-    });
+    wait_until("the log line", SOON, || world.log().contains(file));
     std::fs::rename(&away, &path).unwrap();
     assert!(export(&world).starts_with(&before));
     assert_eq!(receipt(&world, &account, &ids[2]).0, 200);
     has_no_findings(&world);
-    world.close();
 }
 
 /// A request that ran when its gateway died may have ended in a segment that is away since then.
@@ -299,8 +291,8 @@ fn requests_that_wait_for_a_missing_segment_are_counted_until_it_is_back() {
     let away = world.dir.path().join("away.segment");
     std::fs::rename(&path, &away).unwrap();
     let counts = |world: &World, waiting: f64| {
-        wait_for("the metric", SOON, || {
-            (world.metric("gateway_withheld_endings", &[]) == waiting).then_some(())
+        wait_until("the metric", SOON, || {
+            world.metric("gateway_withheld_endings", &[]) == waiting
         });
     };
     world.kill();
@@ -314,7 +306,6 @@ fn requests_that_wait_for_a_missing_segment_are_counted_until_it_is_back() {
     counts(&world, 0.0);
     assert_eq!(world.metric("gateway_interrupted_total", &[]), 1.0);
     has_no_findings(&world);
-    world.close();
 }
 
 /// A small disk of its own, or a read-only one.
@@ -380,5 +371,4 @@ fn an_archive_that_is_missing_full_or_read_only_changes_nothing() {
     }
     settle(&world, &account, 1);
     assert_eq!(receipt(&world, &account, &ids[0]).0, 200);
-    world.close();
 }

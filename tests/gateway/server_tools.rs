@@ -172,7 +172,6 @@ fn each_use_of_a_server_tool_is_a_line_of_the_receipt_and_zero_is_a_price() {
             "{receipt}"
         );
         assert_eq!((world.standing(&account).held, vendor.calls()), (0, 1));
-        world.close();
     }
 }
 
@@ -215,7 +214,6 @@ fn a_server_tool_without_a_price_is_refused_and_never_reaches_the_vendor() {
         unpriced(&world.ask(&Messages.request(&account.key, &body)), named);
     }
     assert_eq!((vendor.calls(), world.endings(&account).len()), (0, 0));
-    world.close();
 }
 
 #[test]
@@ -272,7 +270,6 @@ fn a_region_and_a_speed_multiply_tokens_as_the_vendor_reports_them() {
             .get("factor")
             .and_then(Value::as_str);
         assert_eq!(billed, factor, "{asked} {reported}: {receipt}");
-        world.close();
     }
 }
 
@@ -357,7 +354,6 @@ fn a_responses_client_searches_at_a_messages_vendor_where_that_is_priced() {
             Messages.cost(100, 10) + 1_000_000,
             "{receipt}"
         );
-        world.close();
     }
 }
 
@@ -381,8 +377,6 @@ fn a_search_that_is_not_sold_is_left_out_of_a_responses_request() {
     let mut chat = Chat.body("", false, 500);
     chat["model"] = Messages.model().into();
     chat["web_search_options"] = json!({});
-    let answer = world.ask(&Chat.request(&account.key, &chat));
-    assert_eq!(answer.status, 400, "{}", answer.text());
+    world.expect(400, &Chat.request(&account.key, &chat));
     assert_eq!(vendor.calls(), 1);
-    world.close();
 }

@@ -7,7 +7,7 @@
 use crate::account::{Account, Standing, micro, taken};
 use crate::client::{Answer, Connection, Request};
 use crate::crash::{self, Habit, Log};
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, LEDGER_UNAVAILABLE, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -23,11 +23,12 @@ pub const REFUSED_WITHIN: Duration = Duration::from_secs(30);
 const REVOKED_WITHIN: Duration = Duration::from_secs(20);
 const KILLS: u64 = 5;
 
-/// A sidecar and two edges that share a store.
+/// A sidecar and two edges that share a store. They end in the order of the fields: all processes
+/// must exit with 0, and `ledger verify` compares the ledger with the store.
 pub struct Fleet<R = Server> {
-    pub redis: R,
-    pub sidecar: World,
     pub edges: Vec<World>,
+    pub sidecar: World,
+    pub redis: R,
 }
 
 impl Fleet {
@@ -94,8 +95,8 @@ impl<R> Fleet<R> {
 
     pub fn wait_known(&self, edge: &World, key: &str) {
         let credits = Request::get("/v1/credits").bearer(key);
-        wait_for("an edge to know the key", SOON, || {
-            (edge.ask(&credits).status == 200).then_some(())
+        wait_until("an edge to know the key", SOON, || {
+            edge.ask(&credits).status == 200
         });
     }
 
@@ -205,19 +206,6 @@ impl<R> Fleet<R> {
         let all: Vec<_> = endings.values().cloned().collect();
         assert_eq!(taken(&all), funds - balance, "drift");
     }
-
-    /// Ends a test: all processes must exit with 0, and `ledger verify` compares the ledger with
-    /// the store.
-    pub fn close(self) {
-        let Self {
-            redis,
-            sidecar,
-            mut edges,
-        } = self;
-        edges.iter_mut().for_each(World::leave);
-        sidecar.close();
-        drop((edges, redis));
-    }
 }
 
 #[test]
@@ -228,8 +216,7 @@ fn both_edges_answer_on_one_account_exactly() {
     let mut asked = Vec::new();
     for surface in BOTH {
         for edge in &fleet.edges {
-            let whole = edge.ask(&surface.whole(&account.key, "input=10 output=5"));
-            assert_eq!(whole.status, 200, "{}", whole.text());
+            let whole = edge.expect(200, &surface.whole(&account.key, "input=10 output=5"));
             let stream = edge.ask(&surface.stream(&account.key, "events=3 input=10 output=5"));
             assert!(surface.is_complete(&stream), "{}", stream.text());
             spent += 2 * surface.cost(10, 5);
@@ -267,8 +254,8 @@ fn both_edges_answer_on_one_account_exactly() {
         .sidecar
         .json(&["account", "grant", &account.id, "5", "--ref", "more"]);
     for edge in &fleet.edges {
-        wait_for("the grant", SOON, || {
-            (edge.standing(&account).balance == balance + 5_000_000).then_some(())
+        wait_until("the grant", SOON, || {
+            edge.standing(&account).balance == balance + 5_000_000
         });
     }
     // The key decides which account it is, not a header of the client.
@@ -280,7 +267,7 @@ fn both_edges_answer_on_one_account_exactly() {
     let foreign = Request::get(&path)
         .bearer(&other.key)
         .header("x-gateway-account", &account.id);
-    assert_eq!(fleet.edges[0].ask(&foreign).status, 404);
+    fleet.edges[0].expect(404, &foreign);
     let foreign = Request::get("/v1/usage")
         .bearer(&other.key)
         .header("x-gateway-account", &account.id);
@@ -288,9 +275,8 @@ fn both_edges_answer_on_one_account_exactly() {
     assert_eq!(report["total"]["responses"], 0, "{report}");
     // The sidecar serves the pages, through either edge.
     for edge in &fleet.edges {
-        assert_eq!(edge.ask(&Request::get("/dashboard/sign-in")).status, 200);
+        edge.expect(200, &Request::get("/dashboard/sign-in"));
     }
-    fleet.close();
 }
 
 #[test]
@@ -307,7 +293,6 @@ fn a_trial_is_spent_at_both_edges() {
         balance,
         300_000_000 - Chat.cost(10, 10) - Messages.cost(10, 10)
     );
-    fleet.close();
 }
 
 #[test]
@@ -327,8 +312,8 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
     )
     .unwrap();
     edge.signal("HUP");
-    wait_for("the edge to have read it", SOON, || {
-        edge.log().contains("reloaded").then_some(())
+    wait_until("the edge to have read it", SOON, || {
+        edge.log().contains("reloaded")
     });
     let asked = [
         edge.works(Chat, &account.key),
@@ -341,7 +326,6 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
         "each as its edge has it"
     );
     // `close` checks with the ledger that each debit is right at its price.
-    fleet.close();
 }
 
 /// The edges' API trusts its callers, so a browser that a stranger's name led to it gets nothing.
@@ -381,7 +365,6 @@ fn a_revoked_key_is_soon_refused_at_every_edge() {
         );
         edge.works(Messages, &account.key);
     }
-    fleet.close();
 }
 
 #[test]
@@ -397,7 +380,6 @@ fn an_edge_that_is_killed_under_load_loses_and_doubles_nothing() {
         fleet.wait_calls(40);
     });
     fleet.matches(&account, &log);
-    fleet.close();
 }
 
 #[test]
@@ -419,7 +401,6 @@ fn a_sidecar_that_is_killed_under_load_loses_and_doubles_nothing() {
         "no answer depends on the sidecar: {} cut",
         log.cut.len()
     );
-    fleet.close();
 }
 
 #[test]
@@ -427,18 +408,8 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
     let mut fleet = Fleet::new();
     let account = fleet.funded(100_000_000);
     let begin = |(surface, edge): (Surface, &World)| {
-        let mut connection = edge.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=20 hold=5 input=10 output=5")
-                .bytes(),
-        );
-        let mut answer = connection.begin();
-        assert!(
-            answer.status == 200 && connection.more(&mut answer),
-            "{}",
-            answer.text()
-        );
+        let (connection, answer) =
+            edge.begin_stream(&surface.stream(&account.key, "events=20 hold=5 input=10 output=5"));
         (surface, connection, answer)
     };
     let running: Vec<(Surface, Connection, Answer)> =
@@ -449,12 +420,7 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
             let began = Instant::now();
             let answer = edge.ask(&surface.whole(&account.key, "input=10 output=10"));
             let took = began.elapsed();
-            surface.fails(
-                &answer,
-                (503, "server_error"),
-                (529, "overloaded_error"),
-                Some("ledger_unavailable"),
-            );
+            surface.fails_as(&answer, LEDGER_UNAVAILABLE);
             assert!(took < REFUSED_WITHIN, "refused after {took:?}");
         }
     }
@@ -473,12 +439,10 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
         .collect();
     fleet.redis.start_again();
     for edge in &fleet.edges {
-        wait_for("the edge to admit again", SOON, || {
-            (edge
-                .ask(&Request::get("/v1/credits").bearer(&account.key))
+        wait_until("the edge to admit again", SOON, || {
+            edge.ask(&Request::get("/v1/credits").bearer(&account.key))
                 .status
-                == 200)
-                .then_some(())
+                == 200
         });
     }
     let (balance, endings) = fleet.settled(&account, finished.iter().map(|(_, id)| id));
@@ -491,7 +455,6 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
         100_000_000 - Chat.cost(10, 5) - Messages.cost(10, 5),
         "and nothing else"
     );
-    fleet.close();
 }
 
 #[test]
@@ -566,8 +529,8 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
             }
         );
     }
-    wait_for("the command line to see what is held", SOON, || {
-        (fleet.sidecar.shown(&account).held == 10 * hold).then_some(())
+    wait_until("the command line to see what is held", SOON, || {
+        fleet.sidecar.shown(&account).held == 10 * hold
     });
     fleet.sidecar.vendor.release();
     let mut admitted = Vec::new();
@@ -582,5 +545,4 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
         .filter(|ending| ending["outcome"] == "completed")
         .count();
     assert_eq!((completed, balance), (10, 10 * (hold - Chat.cost(10, 5))));
-    fleet.close();
 }

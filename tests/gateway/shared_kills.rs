@@ -247,7 +247,6 @@ fn kill_an_edge(extent: Extent) {
             books.has_one_more(left, surface.cost(10, 5), &what);
         }
     }
-    books.fleet.close();
 }
 
 #[test]
@@ -277,7 +276,6 @@ fn kill_the_sidecar(extent: Extent) {
             &format!("{point}, Redis {fate:?}"),
         );
     }
-    books.fleet.close();
 }
 
 #[test]
@@ -306,7 +304,6 @@ fn a_sidecar_that_dies_between_a_grant_and_the_store_grants_it_once() {
         assert_eq!(books.fleet.sidecar.json(&grant)["counted"], false);
     }
     books.are_right("and nothing was counted again");
-    books.fleet.close();
 }
 
 #[test]
@@ -345,7 +342,6 @@ fn a_command_that_dies_between_the_store_and_the_ledger_takes_once_when_it_is_ru
         books.balance -= 5_000_000;
         books.are_right(&format!("Redis {fate:?}"));
     }
-    books.fleet.close();
 }
 
 /// The control: an entry that the edge sent to Redis, and that Redis lost before the sidecar read
@@ -363,5 +359,4 @@ fn without_the_journal_an_ending_that_redis_forgot_is_lost() {
     books.fleet.edges[0].start_gateway();
     books.are_right("as if it had never been");
     assert!(books.fleet.sidecar.endings(&books.account).is_empty());
-    books.fleet.close();
 }

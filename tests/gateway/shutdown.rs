@@ -4,8 +4,8 @@
 use crate::account::micro;
 use crate::client::{self, Connection, End, Request};
 use crate::failure_table::Unfinished;
-use crate::surface::{BOTH, Chat, Messages};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, DRAINING, Messages};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,6 @@ fn an_idle_gateway_ends_at_once() {
         assert!(logs.is_empty(), "files that lack their logs: {logs:?}");
         world.start_gateway();
         assert_eq!(world.endings(&account).len(), 1);
-        world.close();
     }
 }
 
@@ -57,14 +56,8 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     let mut world = World::new();
     let account = world.account();
     let streams = BOTH.map(|surface| {
-        let mut connection = world.connect();
-        connection.send(
-            &surface
-                .stream(&account.key, "events=20 hold=5 input=100 output=40")
-                .bytes(),
-        );
-        let mut answer = connection.begin();
-        assert!(connection.more(&mut answer));
+        let (connection, answer) = world
+            .begin_stream(&surface.stream(&account.key, "events=20 hold=5 input=100 output=40"));
         (surface, connection, answer)
     });
     let mut waiting = world.connect();
@@ -73,9 +66,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
             .whole(&account.key, "hold=headers input=100 output=40")
             .bytes(),
     );
-    wait_for("three calls", SOON, || {
-        (world.vendor.calls() == 3).then_some(())
-    });
+    wait_until("three calls", SOON, || world.vendor.calls() == 3);
     let mut idle = world.connect();
     assert_eq!(
         idle.ask(&Request::get("/v1/credits").bearer(&account.key))
@@ -83,10 +74,9 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
         200
     );
     world.signal("TERM");
-    wait_for("readiness to end", SOON, || {
+    wait_until("readiness to end", SOON, || {
         client::try_ask(world.admin, &Request::get("/readyz"))
             .is_some_and(|answer| answer.status == 503)
-            .then_some(())
     });
     assert_eq!(
         client::ask(world.admin, &Request::get("/healthz")).status,
@@ -99,12 +89,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
         };
         connection.send(&surface.whole(&account.key, "input=1").bytes());
         if let Some(answer) = connection.try_answer() {
-            surface.fails(
-                &answer,
-                (503, "server_error"),
-                (529, "overloaded_error"),
-                Some("draining"),
-            );
+            surface.fails_as(&answer, DRAINING);
             assert!(answer.header("retry-after").is_some());
         }
     }
@@ -129,7 +114,6 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     );
     let cost = 2 * Chat.cost(100, 40) + Messages.cost(100, 40);
     assert_eq!(world.standing(&account).balance, 300_000_000 - cost);
-    world.close();
 }
 
 #[test]
@@ -148,8 +132,8 @@ fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
             .starts_with("HTTP/1.1 100 ")
     );
     world.signal("TERM");
-    wait_for("new connections to be refused", SOON, || {
-        Connection::try_open(world.edge).is_none().then_some(())
+    wait_until("new connections to be refused", SOON, || {
+        Connection::try_open(world.edge).is_none()
     });
     connection.send(&request.framed_body());
     let answer = connection
@@ -158,7 +142,6 @@ fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
     assert!(answer.status == 200 || answer.status == 503 && answer.header("retry-after").is_some());
     assert_eq!(world.wait_end(SOON), 0);
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -167,13 +150,8 @@ fn a_drain_waits_for_a_client_that_left_too() {
         .limit("drain_after_client_seconds", 100)
         .start();
     let account = world.account();
-    let mut connection = world.connect();
-    connection.send(
-        &Messages
-            .stream(&account.key, "events=10 gap_ms=400 input=100 output=40")
-            .bytes(),
-    );
-    let mut answer = connection.begin();
+    let (mut connection, mut answer) =
+        world.begin(&Messages.stream(&account.key, "events=10 gap_ms=400 input=100 output=40"));
     connection.until(&mut answer, "data: {");
     drop(connection);
     world.signal("TERM");
@@ -184,7 +162,6 @@ fn a_drain_waits_for_a_client_that_left_too() {
         (receipt["outcome"].as_str(), micro(&receipt["credits"])),
         (Some("client_left"), Messages.cost(100, 40))
     );
-    world.close();
 }
 
 #[test]
@@ -206,9 +183,7 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
         (responses, Chat, "event: response.failed\n"),
     ];
     let streams = requests.map(|(request, prices, error)| {
-        let mut connection = world.connect();
-        connection.send(&request.bytes());
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = world.begin(&request);
         connection.until(&mut answer, "data: {");
         (prices, error, connection, answer)
     });
@@ -222,8 +197,8 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
         (surface, connection)
     });
     let unfinished = Unfinished::begin(&world, &account.key);
-    wait_for("all connections to be taken up", SOON, || {
-        (world.metric("gateway_client_connections", &[]) == 11.0).then_some(())
+    wait_until("all connections to be taken up", SOON, || {
+        world.metric("gateway_client_connections", &[]) == 11.0
     });
     world.vendor.wait_busy(5);
     let began = Instant::now();
@@ -249,12 +224,7 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
     let mut free = Vec::new();
     for (surface, mut connection) in wholes {
         let answer = connection.answer();
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("draining"),
-        );
+        surface.fails_as(&answer, DRAINING);
         assert!(answer.header("retry-after").is_some());
         free.push(answer.request_id());
     }
@@ -296,7 +266,6 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
         );
     }
     assert_eq!(world.standing(&account).held, 0);
-    world.close();
 }
 
 #[test]
@@ -321,9 +290,7 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
         let accepts = || Connection::try_open(world.edge);
         if seconds == 0 {
             assert!(unready.text().contains("draining"), "{}", unready.text());
-            wait_for("the listener to close", SOON, || {
-                accepts().is_none().then_some(())
-            });
+            wait_until("the listener to close", SOON, || accepts().is_none());
         } else {
             assert!(
                 unready.text().contains("about to shut down"),
@@ -341,9 +308,7 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
                     "whoever asks again asks another"
                 );
             }
-            wait_for("the listener to close", SOON, || {
-                accepts().is_none().then_some(())
-            });
+            wait_until("the listener to close", SOON, || accepts().is_none());
             assert!(
                 began.elapsed() > Duration::from_millis(5_500),
                 "{:?}",
@@ -363,7 +328,6 @@ fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
             "{log}"
         );
         world.start_gateway();
-        world.close();
     }
 }
 
@@ -375,7 +339,7 @@ fn a_second_signal_ends_the_time_of_a_lame_duck() {
         client::try_ask(world.admin, &Request::get("/readyz"))
             .is_some_and(|answer| answer.status == 503)
     };
-    wait_for("readiness to end", SOON, || unready().then_some(()));
+    wait_until("readiness to end", SOON, unready);
     assert!(Connection::try_open(world.edge).is_some());
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
@@ -386,7 +350,6 @@ fn a_second_signal_ends_the_time_of_a_lame_duck() {
     )
     .unwrap();
     world.start_gateway();
-    world.close();
 }
 
 #[test]
@@ -403,9 +366,7 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
         let before = reloads(result);
         std::fs::write(&world.config, text).unwrap();
         world.signal("HUP");
-        wait_for("the reload", SOON, || {
-            (reloads(result) > before).then_some(())
-        });
+        wait_until("the reload", SOON, || reloads(result) > before);
     };
     let cost = |model_price: (i64, i64)| 1_000 * model_price.0 + 100 * model_price.1;
     let ask = || {
@@ -417,13 +378,8 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
     assert_ne!(dearer, shipped);
     assert_eq!(ask(), cost((100, 500)));
     // A request is billed at the price under which it was admitted.
-    let mut running = world.connect();
-    running.send(
-        &Messages
-            .stream(&account.key, "events=10 gap_ms=100 input=1000 output=100")
-            .bytes(),
-    );
-    let mut answer = running.begin();
+    let (mut running, mut answer) =
+        world.begin(&Messages.stream(&account.key, "events=10 gap_ms=100 input=1000 output=100"));
     reload(&dearer, "ok");
     assert_eq!(ask(), cost((100, 700)));
     running.finish(&mut answer);
@@ -452,5 +408,4 @@ fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing
     reload(&shipped, "ok");
     assert_eq!(ask(), cost((100, 500)));
     assert_eq!(reloads("refused"), 4.0);
-    world.close();
 }

@@ -10,7 +10,7 @@ use crate::client::{self, Answer};
 use crate::crash::FUNDS;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use test_world::redis::Server;
@@ -117,16 +117,12 @@ fn go_on_without_the_sidecar(min_away: Duration) {
         fleet
             .edges
             .iter()
-            .for_each(|edge| wait_for("an answer", SOON, || works(edge).then_some(())));
+            .for_each(|edge| wait_until("an answer", SOON, || works(edge)));
     });
     let began = Instant::now();
     fleet.sidecar.start_gateway();
-    wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
-        fleet
-            .edges
-            .iter()
-            .all(|edge| pending(edge) == 0.0)
-            .then_some(())
+    wait_until("all endings to be in the ledger", DRAINED_WITHIN, || {
+        fleet.edges.iter().all(|edge| pending(edge) == 0.0)
     });
     let drained = began.elapsed();
     println!(
@@ -148,12 +144,9 @@ fn go_on_without_the_sidecar(min_away: Duration) {
             "the oldest is {before} s old after {away:?}"
         );
         assert_eq!(oldest(edge), 0.0);
-        wait_for("the journal to be one file", SOON, || {
-            (journal(edge).1 == 1).then_some(())
-        });
+        wait_until("the journal to be one file", SOON, || journal(edge).1 == 1);
     }
     fleet.matches(&account, &log);
-    fleet.close();
 }
 
 /// Sends an edge this number of requests, over some connections: each waits up to a second where
@@ -225,18 +218,13 @@ fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
     fleet.edges[1].works(Chat, &account.key);
     assert_eq!(warnings(&fleet), 2, "told once");
     fleet.sidecar.start_gateway();
-    wait_for("the edge to admit again", DRAINED_WITHIN, || {
-        (fleet.edges[0].ask(&request).status == 200).then_some(())
+    wait_until("the edge to admit again", DRAINED_WITHIN, || {
+        fleet.edges[0].ask(&request).status == 200
     });
-    wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
-        fleet
-            .edges
-            .iter()
-            .all(|edge| pending(edge) == 0.0)
-            .then_some(())
+    wait_until("all endings to be in the ledger", DRAINED_WITHIN, || {
+        fleet.edges.iter().all(|edge| pending(edge) == 0.0)
     });
     fleet.settled(&account, &[]);
-    fleet.close();
 }
 
 #[test]
@@ -259,13 +247,12 @@ fn what_may_wait_for_the_ledger_has_a_bound_in_bytes_too() {
     assert!(on_disk as f64 <= bytes, "{on_disk} bytes in the journal");
     fleet.sidecar.start_gateway();
     let request = Chat.whole(&account.key, "input=10 output=5");
-    wait_for("the edge to admit again", DRAINED_WITHIN, || {
-        (fleet.edges[0].ask(&request).status == 200).then_some(())
+    wait_until("the edge to admit again", DRAINED_WITHIN, || {
+        fleet.edges[0].ask(&request).status == 200
     });
     wait_for("nothing to wait", DRAINED_WITHIN, || {
         let edges = &fleet.edges;
         edges.iter().all(|edge| waiting(edge) == 0.0).then_some(())
     });
     fleet.settled(&account, &[]);
-    fleet.close();
 }

@@ -233,7 +233,6 @@ fn a_request_of_two_readings_reaches_no_vendor_and_a_hidden_one_never_does() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    world.close();
 }
 
 /// A small random number generator with a seed, so that a failure can be reproduced.
@@ -307,7 +306,6 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
             }
         }
     }
-    world.close();
 }
 
 #[test]
@@ -327,5 +325,4 @@ fn a_connection_is_closed_after_its_last_request() {
     }
     assert!(connection.is_closed());
     world.works(Chat, &account.key);
-    world.close();
 }

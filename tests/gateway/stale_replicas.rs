@@ -8,7 +8,7 @@
 use crate::account::{Account, credits, micro};
 use crate::crash::Log;
 use crate::shared::Fleet;
-use crate::world::{Plan, SOON, wait_for};
+use crate::world::{Plan, SOON, wait_for, wait_until};
 use std::time::{Duration, Instant};
 use test_world::redis::Watched;
 
@@ -70,8 +70,8 @@ impl Fleet<Watched> {
     fn fail_over(&mut self, account: &Account, stale: Duration, beside: Beside) {
         let primary = wait_for("one primary that all know", SOON, || self.redis.primary());
         let replica = 1 - primary;
-        wait_for("the trial to be spent on", SOON, || {
-            (self.trial_left(account) < TRIAL).then_some(())
+        wait_until("the trial to be spent on", SOON, || {
+            self.trial_left(account) < TRIAL
         });
         self.redis.cut_off(replica);
         let began = Instant::now();
@@ -89,16 +89,14 @@ impl Fleet<Watched> {
             }
             Beside::Sidecar => self.sidecar.kill(),
         }
-        wait_for("Sentinel to promote the replica", SOON, || {
-            (self.redis.primary() == Some(replica)).then_some(())
+        wait_until("Sentinel to promote the replica", SOON, || {
+            self.redis.primary() == Some(replica)
         });
         if beside == Beside::Sidecar {
             self.sidecar.begin_gateway(None);
         }
         for process in [&self.sidecar, &self.edges[0]] {
-            wait_for("every process to be ready", 3 * SOON, || {
-                process.is_ready().then_some(())
-            });
+            wait_until("every process to be ready", 3 * SOON, || process.is_ready());
         }
         eprintln!(
             "failed over to a replica {stale:?} behind, {left} µc of the trial left; died beside: {beside:?}"
@@ -169,6 +167,5 @@ fn a_failover_to_a_stale_replica_writes_nothing_off_and_leaves_no_drift() {
         // A short timeout would keep Sentinel from promoting a replica that is ten seconds behind.
         fleet.redis.set_down_after(2_000);
         run(&mut fleet, &format!("run-{number}"), &rounds);
-        fleet.close();
     }
 }

@@ -6,7 +6,7 @@ use crate::client::{self, Request};
 use crate::crash;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use test_world::postgres::PostgresServer;
@@ -57,11 +57,8 @@ impl Installation {
             Some(data) => standby.data(data).start(),
             None => standby.start(),
         };
-        wait_for("the second sidecar to be a standby", SOON, || {
-            standby
-                .log()
-                .contains("this one is a standby")
-                .then_some(())
+        wait_until("the second sidecar to be a standby", SOON, || {
+            standby.log().contains("this one is a standby")
         });
         Self {
             fleet,
@@ -72,11 +69,10 @@ impl Installation {
     }
 
     pub fn wait_taken_over(&self) {
-        wait_for("the standby to hold the ledger", SOON, || {
+        wait_until("the standby to hold the ledger", SOON, || {
             self.standby
                 .log()
                 .contains("holds the ledger in PostgreSQL")
-                .then_some(())
         });
     }
 
@@ -107,18 +103,10 @@ impl Installation {
         }
     }
 
-    pub fn close(self) {
-        let Self {
-            fleet,
-            mut standby,
-            primary,
-            follower,
-        } = self;
-        standby.signal("TERM");
-        assert_eq!(standby.wait_end(SOON), 0);
-        standby.forget();
-        fleet.close();
-        drop((primary, follower));
+    /// Ends the standby before the others.
+    pub fn close(mut self) {
+        self.standby.signal("TERM");
+        assert_eq!(self.standby.wait_end(SOON), 0);
     }
 }
 
@@ -144,8 +132,8 @@ fn a_standby_takes_over_when_the_holder_is_killed_under_load() {
     all.swap();
     all.fleet.matches(&account, &log);
     for edge in &all.fleet.edges {
-        wait_for("an edge to find the sidecar", SOON, || {
-            (edge.ask(&page()).status == 200).then_some(())
+        wait_until("an edge to find the sidecar", SOON, || {
+            edge.ask(&page()).status == 200
         });
         edge.works(Chat, &account.key);
     }
@@ -208,12 +196,12 @@ fn a_sidecar_that_is_told_to_end_while_it_takes_the_lease_does_not_keep_it() {
     std::thread::scope(|scope| {
         let lock = "BEGIN; LOCK TABLE model_gateway.holding; SELECT pg_sleep(60)";
         scope.spawn(|| postgres.try_psql("gateway", lock));
-        wait_for("the lock", SOON, || {
-            (count("pg_stat_activity WHERE wait_event = 'PgSleep'") == "1").then_some(())
+        wait_until("the lock", SOON, || {
+            count("pg_stat_activity WHERE wait_event = 'PgSleep'") == "1"
         });
         sidecar.begin_gateway(None);
-        wait_for("the sidecar to wait for its lease", SOON, || {
-            (count("pg_locks WHERE NOT granted") == "1").then_some(())
+        wait_until("the sidecar to wait for its lease", SOON, || {
+            count("pg_locks WHERE NOT granted") == "1"
         });
         sidecar.signal("TERM");
         let unlock = "pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
@@ -224,7 +212,6 @@ fn a_sidecar_that_is_told_to_end_while_it_takes_the_lease_does_not_keep_it() {
         count("model_gateway.holding WHERE lease_until > now()"),
         "0"
     );
-    sidecar.forget();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::client::{self, Request};
 use crate::crash;
 use crate::disk::Disk;
 use crate::standby::Installation;
-use crate::world::{SOON, wait_for};
+use crate::world::{SOON, wait_until};
 use test_world::postgres::PostgresServer;
 
 /// In bytes: a new cluster of PostgreSQL takes some 40 MB, and as much for its log.
@@ -58,9 +58,7 @@ impl Installation {
         let log = crash::under_load_at(edges, &account.key, &habits, || {
             crash::wait_for_calls(&self.fleet.sidecar.vendor, 100);
             disk.fill_up();
-            wait_for("the full disk to be noticed", 3 * SOON, || {
-                is_noticed(self).then_some(())
-            });
+            wait_until("the full disk to be noticed", 3 * SOON, || is_noticed(self));
             crash::wait_for_calls(&self.fleet.sidecar.vendor, 50);
             disk.free_up();
             self.supervise();

@@ -11,7 +11,7 @@ use crate::chaos::{Dice, LONG, are_refusals, audited};
 use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log};
 use crate::standby::{Installation, TAKEN_OVER_WITHIN};
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, wait_for};
+use crate::world::{SOON, wait_until};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -153,8 +153,8 @@ impl Installation {
             Victim::HolderForGood => {
                 self.fleet.sidecar.kill();
                 self.swap();
-                wait_for("the standby to hold the ledger", SOON, || {
-                    self.fleet.sidecar.holds_ledger().then_some(())
+                wait_until("the standby to hold the ledger", SOON, || {
+                    self.fleet.sidecar.holds_ledger()
                 });
                 self.standby.begin_gateway(None);
             }

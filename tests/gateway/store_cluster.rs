@@ -6,7 +6,7 @@ use crate::client::Request;
 use crate::crash::FUNDS;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_until};
 use std::time::Instant;
 use test_world::redis::Cluster;
 
@@ -21,18 +21,15 @@ fn fleet() -> Fleet<Cluster> {
 fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
     let ask = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
     fleet.redis.0[1].signal("STOP");
-    wait_for("the cluster to be down", SOON, || {
+    wait_until("the cluster to be down", SOON, || {
         fleet.redis.0[0]
             .cli(&["cluster", "info"])
             .contains("cluster_state:fail")
-            .then_some(())
     });
     for edge in &fleet.edges {
         let answer = ask(edge);
         assert_eq!(answer.status, 503, "{}", answer.text());
-        wait_for("the edge to say so", SOON, || {
-            (!edge.is_ready()).then_some(())
-        });
+        wait_until("the edge to say so", SOON, || !edge.is_ready());
         let ready = crate::client::ask(edge.admin, &Request::get("/readyz")).text();
         assert!(ready.contains("shared store"), "{ready}");
         // The Redis client waits for the cluster until its time is up, so any of these reasons is
@@ -59,9 +56,7 @@ fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
 /// Waits until the clients of a load have sent enough requests to tell whether one was lost.
 fn wait_for_requests(fleet: &Fleet<Cluster>) {
     let calls = fleet.sidecar.vendor.calls() + 100;
-    wait_for("the load", SOON, || {
-        (fleet.sidecar.vendor.calls() >= calls).then_some(())
-    });
+    wait_until("the load", SOON, || fleet.sidecar.vendor.calls() >= calls);
 }
 
 #[test]
@@ -95,5 +90,4 @@ fn slots_that_move_under_load_lose_and_double_nothing() {
         log.cut.len()
     );
     fleet.matches(&account, &log);
-    fleet.close();
 }

@@ -9,7 +9,7 @@ use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, Request};
 use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, free_port, wait_for, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -96,8 +96,8 @@ const PROCESS_FAULTS: &[Fault] = &[
         strike: |redis| {
             redis.cli(&["config", "set", "busy-reply-threshold", "20"]);
             let script = redis.begin_cli(&["eval", "while true do end", "0"]);
-            wait_for("the script to be in the way", SOON, || {
-                redis.cli(&["ping"]).starts_with("BUSY").then_some(())
+            wait_until("the script to be in the way", SOON, || {
+                redis.cli(&["ping"]).starts_with("BUSY")
             });
             Some(script)
         },
@@ -114,14 +114,14 @@ const PROCESS_FAULTS: &[Fault] = &[
             ]);
             redis.kill();
             redis.begin_again_slowly(60);
-            wait_for("the server to say so", SOON, || {
-                redis.cli(&["ping"]).starts_with("LOADING").then_some(())
+            wait_until("the server to say so", SOON, || {
+                redis.cli(&["ping"]).starts_with("LOADING")
             });
             None
         },
         heal: |redis| {
-            wait_for("the server to have read its files", SOON, || {
-                (redis.cli(&["ping"]) == "PONG").then_some(())
+            wait_until("the server to have read its files", SOON, || {
+                redis.cli(&["ping"]) == "PONG"
             });
             redis.cli(&[
                 "eval",
@@ -176,11 +176,10 @@ const SETTING_FAULTS: &[Fault] = &[
             std::fs::create_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", "3600 1000000"]);
             redis.cli(&["bgsave"]);
-            wait_for("the snapshot to fail", SOON, || {
+            wait_until("the snapshot to fail", SOON, || {
                 redis
                     .cli(&["info", "persistence"])
                     .contains("rdb_last_bgsave_status:err")
-                    .then_some(())
             });
             None
         },
@@ -232,18 +231,8 @@ impl Running {
     fn begin(fleet: &Fleet, account: &Account) -> Self {
         let mut running = Vec::new();
         for (surface, edge) in BOTH.into_iter().zip(&fleet.edges) {
-            let mut connection = edge.connect();
-            connection.send(
-                &surface
-                    .stream(&account.key, "events=12 hold=5 input=10 output=5")
-                    .bytes(),
-            );
-            let mut answer = connection.begin();
-            assert!(
-                answer.status == 200 && connection.more(&mut answer),
-                "{}",
-                answer.text()
-            );
+            let (connection, answer) = edge
+                .begin_stream(&surface.stream(&account.key, "events=12 hold=5 input=10 output=5"));
             running.push((surface, connection, Some(answer)));
             let mut connection = edge.connect();
             connection.send(
@@ -330,8 +319,8 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
             let ready = crate::client::ask(edge.admin, &Request::get("/readyz"));
             (ready.status == 503 && ready.text().contains("shared store")).then_some(())
         });
-        wait_for(fault.name, SOON, || {
-            (edge.metric("gateway_store_up", &[]) == 0.0).then_some(())
+        wait_until(fault.name, SOON, || {
+            edge.metric("gateway_store_up", &[]) == 0.0
         });
         let counted = || {
             reasons
@@ -339,7 +328,7 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
                 .map(|reason| edge.metric("gateway_ledger_errors_total", &[reason]))
                 .sum::<f64>()
         };
-        wait_for(fault.name, SOON, || (counted() > 0.0).then_some(()));
+        wait_until(fault.name, SOON, || counted() > 0.0);
         // From now on no request waits for the store.
         let (answer, took) = ask(edge, Chat, account);
         eprintln!("  {}: refused in {took:?} once it is known", fault.name);
@@ -362,7 +351,7 @@ fn healed(fleet: &Fleet, account: &Account, fault: &Fault) -> Vec<(Surface, Stri
         });
         asked.push((Chat, answer.request_id()));
     }
-    wait_for(fault.name, SOON, || fleet.sidecar.is_ready().then_some(()));
+    wait_until(fault.name, SOON, || fleet.sidecar.is_ready());
     asked
 }
 
@@ -422,7 +411,6 @@ fn running_work_ends_whole(faults: &[Fault]) {
             began.elapsed()
         );
     }
-    fleet.close();
 }
 
 #[test]
@@ -463,8 +451,8 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
             why(world).filter(|said| said.text().contains("appendonly is no"))
         });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
-        wait_for("it to be said", SOON, || {
-            world.log().contains("appendonly is no").then_some(())
+        wait_until("it to be said", SOON, || {
+            world.log().contains("appendonly is no")
         });
         assert_eq!(
             world.log().matches("appendonly is no").count(),
@@ -482,30 +470,23 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     );
     redis.cli(&["config", "set", "appendonly", "yes"]);
     for world in both {
-        wait_for("it to be set right", SOON, || {
-            world.is_ready().then_some(())
-        });
+        wait_until("it to be set right", SOON, || world.is_ready());
         assert_eq!(world.metric("gateway_store_up", &[]), 1.0);
     }
     let credits = Request::get("/v1/credits").bearer(&account.key);
-    wait_for("the key to be known", SOON, || {
-        (edge.ask(&credits).status == 200).then_some(())
+    wait_until("the key to be known", SOON, || {
+        edge.ask(&credits).status == 200
     });
     edge.works(Chat, &account.key);
     sidecar.entered(&edge, &account);
     // An idle edge notices the failure as well.
     redis.signal("STOP");
     let began = Instant::now();
-    wait_for("an idle edge to miss its store", SOON, || {
-        (!edge.is_ready()).then_some(())
-    });
+    wait_until("an idle edge to miss its store", SOON, || !edge.is_ready());
     println!("an idle edge misses its store after {:?}", began.elapsed());
     redis.signal("CONT");
-    wait_for("an idle edge to have it again", SOON, || {
-        edge.is_ready().then_some(())
-    });
-    let mut edge = edge;
-    edge.leave();
+    wait_until("an idle edge to have it again", SOON, || edge.is_ready());
+    edge.close();
     sidecar.close();
 }
 
@@ -521,7 +502,6 @@ fn refusal(role: &'static str, redis: &Server, url: &str) -> String {
         .begin();
     let code = world.wait_end(SOON);
     assert_ne!(code, 0, "{}", world.log());
-    world.forget();
     world.log()
 }
 
@@ -610,7 +590,6 @@ fn a_store_that_would_lose_money_is_refused_at_the_start_with_what_to_set() {
     for process in fleet.edges.iter().chain([&fleet.sidecar]) {
         assert!(!process.log().contains("NOPERM"), "{}", process.log());
     }
-    fleet.close();
 }
 
 impl World {

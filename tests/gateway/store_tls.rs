@@ -2,7 +2,7 @@
 //! and no others.
 
 use crate::client::{self, Request};
-use crate::world::{Plan, SOON, World, binary, free_port, wait_for};
+use crate::world::{Plan, SOON, World, binary, free_port, wait_for, wait_until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use test_world::redis::Server;
@@ -90,9 +90,6 @@ fn a_store_is_spoken_to_over_tls_where_its_certificate_is_trusted_and_not_else()
     assert_eq!(said.status, 503, "{}", said.text());
     world.kill();
     let edge = Trusting::start(&world, &cert);
-    wait_for("an edge that trusts the store", SOON, || {
-        world.is_ready().then_some(())
-    });
+    wait_until("an edge that trusts the store", SOON, || world.is_ready());
     drop(edge);
-    world.forget();
 }

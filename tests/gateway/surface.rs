@@ -13,6 +13,48 @@ pub use Surface::{Chat, Messages};
 
 pub const BOTH: [Surface; 2] = [Chat, Messages];
 
+/// An error as the surfaces report it: status and type on chat, status and type on messages, and
+/// the code of both.
+pub type Failure = (
+    (u16, &'static str),
+    (u16, &'static str),
+    Option<&'static str>,
+);
+
+/// The type of most errors that the client can avoid.
+pub const INVALID: &str = "invalid_request_error";
+
+pub const DRAINING: Failure = unavailable("draining");
+pub const INTERNAL_ERROR: Failure =
+    failure(500, "server_error", 500, "api_error", "internal_error");
+pub const INVALID_API_KEY: Failure =
+    failure(401, INVALID, 401, "authentication_error", "invalid_api_key");
+pub const LEDGER_UNAVAILABLE: Failure = unavailable("ledger_unavailable");
+pub const OVERLOADED: Failure = unavailable("overloaded");
+pub const UPSTREAM_ERROR: Failure =
+    failure(502, "server_error", 500, "api_error", "upstream_error");
+pub const UPSTREAM_TIMEOUT: Failure = failure(
+    504,
+    "server_error",
+    504,
+    "timeout_error",
+    "upstream_timeout",
+);
+
+pub const fn failure(
+    chat: u16,
+    chat_type: &'static str,
+    messages: u16,
+    messages_type: &'static str,
+    code: &'static str,
+) -> Failure {
+    ((chat, chat_type), (messages, messages_type), Some(code))
+}
+
+const fn unavailable(code: &'static str) -> Failure {
+    failure(503, "server_error", 529, "overloaded_error", code)
+}
+
 impl Surface {
     pub fn path(self) -> &'static str {
         match self {
@@ -143,6 +185,12 @@ impl Surface {
             );
         }
         error
+    }
+
+    /// Checks that an answer is this error.
+    #[track_caller]
+    pub fn fails_as(self, answer: &Answer, (chat, messages, code): Failure) -> Value {
+        self.fails(answer, chat, messages, code)
     }
 
     /// Checks an error that differs by surface: (status, type) of chat and of messages, and the

@@ -172,7 +172,7 @@ fn a_second_account_reaches_no_file_container_or_response_of_the_first() {
     let text = format!("[[sim input=1 output=1]] {{\"file_id\": \"{FILE}\"}}");
     let plain = json!({"tools": [tool], "messages": [{"role": "user", "content": text}]});
     let plain = body("/v1/chat/completions", Chat.model(), &plain);
-    assert_eq!(world.ask(&Chat.request(&other.key, &plain)).status, 200);
+    world.expect(200, &Chat.request(&other.key, &plain));
     assert_eq!(vendor.calls(), 1);
     let after = [&owner, &other].map(|account| world.standing(account).balance);
     assert_eq!(after, [before[0], before[1] - Chat.cost(1, 1)]);

@@ -3,8 +3,8 @@
 
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
-use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::surface::{BOTH, Chat, Surface, UPSTREAM_TIMEOUT};
+use crate::world::{Plan, SOON, World, wait_until};
 use std::time::{Duration, Instant};
 
 /// Longest time in which a request ends that meets a timeout of some seconds: on a busy machine it
@@ -47,15 +47,9 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
         // The JSON answer stops in the middle. The client has received nothing yet, so it gets a
         // normal error response.
         let answer = world.ask(&surface.whole(&account.key, "hang=1"));
-        surface.fails(
-            &answer,
-            (504, "server_error"),
-            (504, "timeout_error"),
-            Some("upstream_timeout"),
-        );
+        surface.fails_as(&answer, UPSTREAM_TIMEOUT);
         is_free(&world, &account, &answer);
     }
-    world.close();
 }
 
 /// The gateway's own time excludes the time that it waits for the client's body and for the vendor.
@@ -95,8 +89,8 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
         checks.map(|check| check.join().unwrap()).iter().sum()
     });
     let sum = |family: &str| world.metric(family, &[]);
-    wait_for("both to be counted", SOON, || {
-        (sum("gateway_overhead_seconds_count") == 2.0).then_some(())
+    wait_until("both to be counted", SOON, || {
+        sum("gateway_overhead_seconds_count") == 2.0
     });
     assert!(
         sum("gateway_request_seconds_sum") * 1_000.0 > 2.0 * wait_ms + body_ms - 100.0,
@@ -106,7 +100,6 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
         sum("gateway_overhead_seconds_sum") * 1_000.0 < 2.0 * own_ms,
         "and neither in its own"
     );
-    world.close();
 }
 
 #[test]
@@ -168,7 +161,6 @@ fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
     for answer in answers {
         assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
     }
-    world.close();
 }
 
 #[test]
@@ -198,7 +190,6 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
             scope.spawn(move || check(surface));
         }
     });
-    world.close();
 }
 
 #[test]
@@ -229,5 +220,4 @@ fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
         let receipt = world.receipt(&account, failed.header("x-request-id").unwrap());
         assert!(receipt.get("first_token_ms").is_none(), "{receipt}");
     }
-    world.close();
 }

@@ -3,7 +3,7 @@
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -266,21 +266,15 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     // Invalid certificate files change nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
-    wait_for("the refusal", SOON, || {
-        world
-            .log()
-            .contains("cannot reload the config file")
-            .then_some(())
+    wait_until("the refusal", SOON, || {
+        world.log().contains("cannot reload the config file")
     });
     assert!(ask(&old).is_some());
 
     certify(dir.path());
     world.signal("HUP");
-    wait_for("the new certificate", SOON, || {
-        world
-            .log()
-            .contains("reloaded the TLS certificate")
-            .then_some(())
+    wait_until("the new certificate", SOON, || {
+        world.log().contains("reloaded the TLS certificate")
     });
     assert!(ask(&cert).is_some());
     assert!(ask(&old).is_none(), "the old certificate is still shown");
@@ -347,9 +341,7 @@ fn handshakes_that_are_not_finished_give_way_to_other_clients() {
     let account = world.account();
     let cert = dir.path().join("cert.pem");
     let connected = || world.metric("gateway_client_connections", &[]);
-    wait_for("the start's own look to end", SOON, || {
-        (connected() == 0.0).then_some(())
-    });
+    wait_until("the start's own look to end", SOON, || connected() == 0.0);
     let begun: Vec<_> = (0..4)
         .map(|_| {
             let mut stream = TcpStream::connect(("127.0.0.1", world.edge)).unwrap();
@@ -357,9 +349,7 @@ fn handshakes_that_are_not_finished_give_way_to_other_clients() {
             stream
         })
         .collect();
-    wait_for("all to be connected", SOON, || {
-        (connected() == 4.0).then_some(())
-    });
+    wait_until("all to be connected", SOON, || connected() == 4.0);
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     // After one second, unfinished handshakes count as idle connections.
     wait_for("an answer to another client", SOON, || {

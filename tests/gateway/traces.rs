@@ -3,7 +3,7 @@
 
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
-use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for, wait_until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -131,12 +131,12 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
     // The endpoints take turns: send requests until one begins at the endpoint that fails.
     while broken.calls() == 0 {
         asked += 1;
-        let answer = world.ask(
+        let answer = world.expect(
+            200,
             &Chat
                 .stream(&account.key, "text=CANARY input=10 output=5")
                 .header("traceparent", CALLER),
         );
-        assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(Chat.is_complete(&answer));
     }
     let refused = world.ask(&Chat.whole("gw-sk-CANARY", "text=CANARY"));
@@ -231,7 +231,6 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
         assert!(!all.contains(secret), "{secret}");
     }
     assert_eq!(world.metric("gateway_trace_spans_dropped_total", &[]), 0.0);
-    world.close();
 }
 
 #[test]
@@ -243,12 +242,12 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     let account = world.account();
     let ask = |world: &World, key: &str| {
         for surface in BOTH {
-            let answer = world.ask(
+            world.expect(
+                200,
                 &surface
                     .whole(key, "input=1 output=1")
                     .header("traceparent", CALLER),
             );
-            assert_eq!(answer.status, 200, "{}", answer.text());
         }
     };
     ask(&world, &account.key);
@@ -298,10 +297,9 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     for surface in BOTH {
         world.works(surface, &account.key);
     }
-    assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
-    wait_for("the spans to be given up", SOON, || {
-        (world.metric("gateway_trace_spans_dropped_total", &["reason=\"failed\""]) >= 4.0)
-            .then_some(())
+    world.expect(200, &Request::get("/healthz"));
+    wait_until("the spans to be given up", SOON, || {
+        world.metric("gateway_trace_spans_dropped_total", &["reason=\"failed\""]) >= 4.0
     });
     assert_eq!(
         world.log().matches("send traces to").count(),
@@ -309,5 +307,4 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
         "{}",
         world.log()
     );
-    world.close();
 }

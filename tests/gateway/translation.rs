@@ -6,8 +6,8 @@
 use crate::account::{credits, micro};
 use crate::client::Request;
 use crate::failure::{STATUSES, broke_off, is_free};
-use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, wait_for};
+use crate::surface::{BOTH, Chat, Messages, OVERLOADED, Surface, UPSTREAM_ERROR};
+use crate::world::{Plan, SOON, Simulator, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -121,7 +121,6 @@ fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
             assert_eq!(world.standing(&account).balance, balance);
         }
     }
-    world.close();
 }
 
 #[test]
@@ -133,7 +132,7 @@ fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
             .header("anthropic-version", "2099-01-01")
             .header("anthropic-beta", "context-1m-2025-08-07,something-new")
             .header("openai-organization", "org-of-the-client");
-        assert_eq!(world.ask(&request).status, 200);
+        world.expect(200, &request);
         let last = world.vendor.last();
         assert_eq!(last["path"], vendor_of(surface).path());
         let headers = last["headers"].to_string();
@@ -155,7 +154,6 @@ fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
             assert!(headers.contains("Bearer sim-beta-key"), "{headers}");
         }
     }
-    world.close();
 }
 
 #[test]
@@ -186,7 +184,6 @@ fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
         }
     }
     assert_eq!(world.standing(&account).held, 0);
-    world.close();
 }
 
 #[test]
@@ -208,11 +205,9 @@ fn what_cannot_be_translated_is_refused_before_any_credit_is_asked_for() {
             error["param"] == path || error["message"].as_str().unwrap().starts_with(path),
             "{error}"
         );
-        let answer = world.ask(&whole(surface, &account.key, ""));
-        assert_eq!(answer.status, 402, "{}", answer.text());
+        world.expect(402, &whole(surface, &account.key, ""));
     }
     assert_eq!(world.vendor.calls(), 0);
-    world.close();
 }
 
 fn world_error(surface: Surface, answer: &crate::client::Answer) -> Value {
@@ -231,14 +226,13 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
         // thousand output tokens.
         let given = 1_000 * 200 + 1_000 * vendor.prices().1;
         world.grant(&account, &credits(given), &format!("{surface:?}"));
-        let strict = world.ask(
+        world.expect(
+            402,
             &surface
                 .request(&account.key, &body)
                 .header("x-gateway-strict", "true"),
         );
-        assert_eq!(strict.status, 402, "{}", strict.text());
-        let answer = world.ask(&surface.request(&account.key, &body));
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = world.expect(200, &surface.request(&account.key, &body));
         let warning = format!("clamped:{}", surface.limit_field());
         assert_eq!(answer.header("x-gateway-warnings"), Some(warning.as_str()));
         let limit = sent(&world)[vendor.limit_field()].as_u64().unwrap();
@@ -256,7 +250,6 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -266,7 +259,7 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
     let account = world.account();
     for surface in BOTH {
         let mut connection = world.connect();
-        for (marker, chat, messages, code) in STATUSES {
+        for (marker, (chat, messages, code)) in STATUSES {
             for streamed in [false, true] {
                 let marker = format!("status={marker}");
                 let answer = connection
@@ -281,7 +274,6 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
             }
         }
     }
-    world.close();
 }
 
 #[test]
@@ -293,12 +285,7 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
         let overloaded =
             "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
         let answer = world.ask(&stream(surface, &account.key, overloaded));
-        surface.fails(
-            &answer,
-            (503, "server_error"),
-            (529, "overloaded_error"),
-            Some("overloaded"),
-        );
+        surface.fails_as(&answer, OVERLOADED);
         is_free(&world, &account, &answer);
         let frames = [
             (
@@ -319,12 +306,7 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
             );
         }
         let answer = world.ask(&whole(surface, &account.key, "garbage=json"));
-        surface.fails(
-            &answer,
-            (502, "server_error"),
-            (500, "api_error"),
-            Some("upstream_error"),
-        );
+        surface.fails_as(&answer, UPSTREAM_ERROR);
         is_free(&world, &account, &answer);
     }
     world.close();
@@ -341,7 +323,6 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
         let receipt = is_free(&world, &account, &answer);
         assert_eq!(receipt["outcome"], "vendor_cut", "{surface:?}");
     }
-    world.close();
 }
 
 #[test]
@@ -386,7 +367,6 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
             (pings <= if surface == Chat { 0 } else { 2 }).then_some(())
         });
     }
-    world.close();
 }
 
 #[test]
@@ -415,7 +395,6 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
         assert_eq!(receipt["outcome"], "completed", "{receipt}");
         assert!(micro(&receipt["credits"]) > 0, "{receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -426,9 +405,7 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let marker = "text=\"one two three four five six\" events=6 gap_ms=400 input=200 output=70";
-        let mut connection = world.connect();
-        assert!(connection.send(&stream(surface, &account.key, marker).bytes()));
-        let mut answer = connection.begin();
+        let (mut connection, mut answer) = world.begin(&stream(surface, &account.key, marker));
         while answer.text().matches("\n\n").count() < 4 {
             assert!(connection.more(&mut answer), "{}", answer.text());
         }
@@ -443,7 +420,6 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
         );
         assert_eq!(receipt["estimated"], false, "{receipt}");
     }
-    world.close();
 }
 
 #[test]
@@ -464,14 +440,12 @@ fn a_failed_endpoint_is_survived_with_the_same_translated_megabytes() {
                 {"role": "assistant", "content": "Go on."},
                 {"role": "user", "content": "[[sim input=10 output=10]]"},
             ]);
-            let answer = world.ask(&surface.request(&account.key, &body));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            world.expect(200, &surface.request(&account.key, &body));
             let last = good.last();
             assert!(last["body_length"].as_u64().unwrap() > 2_000_000, "{last}");
         }
     }
     assert!(broken.calls() >= 2, "{}", broken.calls());
-    world.close();
 }
 
 #[test]
@@ -479,8 +453,7 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
     let world = World::new();
     let account = world.account();
     let body = over(Chat, "bytes=60000 input=10 output=9000", false, 20_000);
-    let answer = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &Chat.request(&account.key, &body));
     assert_eq!(sent(&world)["stream"], true);
     assert_eq!(said(Chat, &answer.json()).len(), 60_000);
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -497,7 +470,6 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
         assert!(answer.status >= 500, "{}", answer.text());
         assert_eq!(answer.json()["error"]["code"], code, "{}", answer.text());
     }
-    world.close();
 }
 
 #[test]
@@ -547,7 +519,6 @@ fn tokens_are_counted_for_every_model_and_for_nothing() {
         "messages: at least one message is required"
     );
     assert_eq!(world.endings(&account), Vec::<Value>::new());
-    world.close();
 }
 
 #[test]
@@ -560,8 +531,7 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
         {"role": "assistant", "content": "It is this.", "reasoning_details": details},
         {"role": "user", "content": "[[sim text=\"Sure.\" input=10 output=5]] And why?"},
     ]});
-    let answer = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &Chat.request(&account.key, &body));
     assert_eq!(
         answer.header("x-gateway-warnings"),
         Some("dropped:thinking")
@@ -581,10 +551,8 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "So.", "signature": "bm90IG91cnM="}, {"type": "text", "text": "It is this."}]},
         {"role": "user", "content": "And why?"},
     ]});
-    let answer = world.ask(&Messages.request(&account.key, &own));
-    assert_eq!(answer.status, 400, "{}", answer.text());
+    world.expect(400, &Messages.request(&account.key, &own));
     assert_eq!(world.vendor.calls(), 3);
-    world.close();
 }
 
 #[test]
@@ -612,7 +580,6 @@ fn a_limit_too_small_to_say_anything_in_is_an_empty_answer_on_messages() {
         }
         is_free(&world, &account, &answer);
     }
-    world.close();
 }
 
 #[test]
@@ -630,10 +597,9 @@ fn a_message_thread_cannot_go_to_another_vendor() {
     );
     assert_eq!(error["details"]["unsupported"], json!(["model"]));
     assert_eq!(world.vendor.calls(), 0);
-    wait_for("no hold", Duration::from_secs(5), || {
-        (world.standing(&account).held == 0).then_some(())
+    wait_until("no hold", Duration::from_secs(5), || {
+        world.standing(&account).held == 0
     });
-    world.close();
 }
 
 /// A vendor that plays one script per call: a list of texts, each with a pause in ms before it.
@@ -751,7 +717,6 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
         Messages.cost(100, 5),
         "{receipt}"
     );
-    world.close();
 }
 
 #[test]
@@ -770,7 +735,6 @@ fn who_is_strict_gets_the_vendors_refusal_of_the_reasoning() {
     );
     assert_eq!(world.vendor.calls(), 1);
     is_free(&world, &account, &answer);
-    world.close();
 }
 
 #[test]
@@ -793,7 +757,6 @@ fn an_error_whose_body_is_late_stays_an_error() {
     );
     assert_eq!(answer.header("retry-after"), Some("7"));
     is_free(&world, &account, &answer);
-    world.close();
 }
 
 #[test]
@@ -824,7 +787,6 @@ fn an_answer_that_was_finished_is_one_though_its_vendor_breaks_off_or_falls_sile
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -834,8 +796,7 @@ fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
     world.grant(&account, "2", "two");
     let mut body = over(Chat, "input=10 output=10", false, 20_000);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 10_000});
-    let answer = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = world.expect(200, &Chat.request(&account.key, &body));
     assert_eq!(
         answer.header("x-gateway-warnings"),
         Some("clamped:max_completion_tokens, clamped:thinking.budget_tokens")
@@ -849,5 +810,4 @@ fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
         limit < 4_000 && (1_024..limit).contains(&budget),
         "{limit} {budget}"
     );
-    world.close();
 }

@@ -5,7 +5,7 @@
 //! untrusted client.
 
 use crate::client::Request;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -278,8 +278,8 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
             .unwrap()
     };
     let open = |count: f64| {
-        wait_for("the connections", SOON, || {
-            (world.metric("gateway_client_connections", &[]) == count).then_some(())
+        wait_until("the connections", SOON, || {
+            world.metric("gateway_client_connections", &[]) == count
         });
     };
     open(0.0);
@@ -287,12 +287,11 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
     open(5.0);
     assert_eq!(world.metric("gateway_connections_refused_total", &[]), 0.0);
     all.extend((0..5).map(|_| held(STRANGER)));
-    wait_for("the stranger's third to be refused", SOON, || {
-        (world.metric(
+    wait_until("the stranger's third to be refused", SOON, || {
+        world.metric(
             "gateway_connections_refused_total",
             &["limit=\"per_address\""],
-        ) == 3.0)
-            .then_some(())
+        ) == 3.0
     });
     for mut curl in all {
         curl.kill().unwrap();
@@ -311,12 +310,12 @@ fn a_proxy_is_trusted_from_the_reload_on_that_names_it() {
     let text = std::fs::read_to_string(&world.config).unwrap();
     std::fs::write(&world.config, text.replace(PROXY, STRANGER)).unwrap();
     world.signal("HUP");
-    wait_for("the reload", SOON, || {
-        (world.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(())
+    wait_until("the reload", SOON, || {
+        world.metric("gateway_config_reloads_total", &[]) > 0.0
     });
     curl(&world, STRANGER, "/healthz", &header, None);
     curl(&world, PROXY, "/healthz", &header, None);
     assert_eq!(clients(&log, 3), [STRANGER, "203.0.113.9", PROXY]);
-    assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+    world.expect(200, &Request::get("/healthz"));
     world.close();
 }

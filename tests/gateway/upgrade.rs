@@ -5,7 +5,7 @@ use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
 use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, signal, wait_for};
+use crate::world::{Plan, SOON, World, signal, wait_for, wait_until};
 use std::time::Duration;
 
 /// Maximum time until the old process has ended. It keeps its sockets for five seconds.
@@ -24,18 +24,8 @@ fn streams(
 ) -> Vec<(Surface, Connection, Answer)> {
     let surfaces = BOTH.into_iter().cycle().take(count);
     let begin = |surface: Surface| {
-        let mut connection = world.connect();
-        connection.send(
-            &surface
-                .request(&account.key, &surface.body(marker, true, limit))
-                .bytes(),
-        );
-        let mut answer = connection.begin();
-        assert!(
-            answer.status == 200 && connection.more(&mut answer),
-            "{}",
-            answer.text()
-        );
+        let (connection, answer) =
+            world.begin_stream(&surface.request(&account.key, &surface.body(marker, true, limit)));
         (surface, connection, answer)
     };
     surfaces.map(begin).collect()
@@ -119,7 +109,6 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
         "{} answers and {count} streams through an upgrade",
         log.whole.len()
     );
-    world.close();
 }
 
 #[test]
@@ -201,14 +190,13 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
         assert!(Chat.is_complete(&answer), "{}", answer.text());
     }
     drop((late, rest));
-    wait_for("ten debits", WAY_OUT, || {
-        (world.endings(&account).len() == 10).then_some(())
+    wait_until("ten debits", WAY_OUT, || {
+        world.endings(&account).len() == 10
     });
     wait_for("the old gateway to end", WAY_OUT, || {
         old.try_wait().unwrap()
     });
     assert_eq!(world.standing(&account).held, 0);
-    world.close();
 }
 
 #[test]
@@ -229,8 +217,8 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     );
     old.kill().unwrap();
     old.wait().unwrap();
-    wait_for("the holds to be given back", SOON, || {
-        (world.standing(&account).held == 0).then_some(())
+    wait_until("the holds to be given back", SOON, || {
+        world.standing(&account).held == 0
     });
     let endings = world.endings(&account);
     assert_eq!(endings.len(), 4, "by the living process, without a restart");
@@ -242,7 +230,6 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     );
     assert_eq!(world.standing(&account).balance, 300_000_000);
     drop(running);
-    world.close();
 }
 
 #[test]
@@ -264,7 +251,6 @@ fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_
     });
     old.wait().unwrap();
     world.works(Chat, &account.key);
-    world.close();
 }
 
 #[test]
@@ -279,7 +265,6 @@ fn a_gateway_is_upgraded_whose_data_dir_is_longer_than_the_path_of_a_socket_may_
     });
     assert_eq!(status.code(), Some(0), "{}", world.log());
     world.works(Chat, &account.key);
-    world.close();
 }
 
 #[test]
@@ -287,18 +272,12 @@ fn without_a_successor_the_signal_changes_nothing() {
     let world = World::new();
     let account = world.account();
     world.signal("QUIT");
-    wait_for("the gateway to say why", SOON, || {
-        world.log().contains("no successor waits").then_some(())
+    wait_until("the gateway to say why", SOON, || {
+        world.log().contains("no successor waits")
     });
     for surface in BOTH {
-        assert_eq!(
-            world
-                .ask(&surface.whole(&account.key, "input=10 output=5"))
-                .status,
-            200
-        );
+        world.expect(200, &surface.whole(&account.key, "input=10 output=5"));
     }
-    world.close();
 }
 
 #[test]
@@ -324,7 +303,6 @@ fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
     wait_for("the old gateway to end", WAY_OUT, || {
         old.try_wait().unwrap()
     });
-    world.close();
 }
 
 #[test]
@@ -340,8 +318,8 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
     );
     let mut old = world.upgrade();
     let pid = old.id().to_string();
-    wait_for("the old gateway to have handed over", WAY_OUT, || {
-        world.log().contains("handing over").then_some(())
+    wait_until("the old gateway to have handed over", WAY_OUT, || {
+        world.log().contains("handing over")
     });
     assert!(
         std::process::Command::new("kill")
@@ -362,8 +340,8 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
             answer.text()
         );
     }
-    wait_for("the cut ones to end", SOON, || {
-        (world.standing(&account).held == 0).then_some(())
+    wait_until("the cut ones to end", SOON, || {
+        world.standing(&account).held == 0
     });
     let endings = wait_for("both debits", SOON, || {
         Some(world.endings(&account)).filter(|endings| endings.len() == 2)
@@ -379,7 +357,6 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
         paid > 0 && world.standing(&account).balance == 300_000_000 - paid,
         "{endings:?}"
     );
-    world.close();
 }
 
 #[test]
@@ -402,7 +379,6 @@ fn the_key_of_a_request_that_died_with_its_old_gateway_is_free_again() {
         (answer.status == 200).then_some(answer)
     });
     assert!(Chat.is_complete(&again), "{}", again.text());
-    world.close();
 }
 
 #[test]
@@ -415,5 +391,4 @@ fn a_second_gateway_on_the_same_data_is_refused() {
         said.contains("is served by process") && said.contains("--upgrade"),
         "{said}"
     );
-    world.close();
 }

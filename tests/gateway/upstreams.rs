@@ -3,7 +3,7 @@
 
 use crate::account::Account;
 use crate::client::{self, Answer, Request};
-use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::surface::{BOTH, Chat, Messages, Surface, UPSTREAM_ERROR, UPSTREAM_TIMEOUT};
 use crate::world::{Plan, SOON, Simulator, World, free_port, vendor_url, wait_for};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -57,7 +57,6 @@ fn endpoints_that_take_turns_get_their_exact_shares() {
         );
     }
     assert_eq!(calls(&vendors), [50, 30, 20]);
-    world.close();
 }
 
 #[test]
@@ -98,7 +97,6 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
         grown.contains(&20) && grown.iter().sum::<u64>() == 20,
         "{grown:?}"
     );
-    world.close();
 }
 
 /// The request of a conversation's n-th turn, with all earlier turns.
@@ -196,7 +194,6 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
     });
     ask_all(&world, &account, 6);
     assert_eq!(seen(&back), own[dead]);
-    world.close();
 }
 
 /// Sends requests, all of which succeed. The two endpoints take turns to be tried first. Returns
@@ -205,12 +202,7 @@ fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u6
     let account = world.account_with(&format!("{surface:?}@example.org").to_lowercase(), &[]);
     let before = bad.calls();
     for _ in 0..requests {
-        assert_eq!(
-            world
-                .ask(&surface.whole(&account.key, "input=1 output=1"))
-                .status,
-            200
-        );
+        world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
     }
     bad.calls() - before
 }
@@ -245,7 +237,6 @@ fn the_first_failures_of_an_endpoint_reach_no_client_where_another_one_works() {
             }
         }
         assert!(bad.calls() >= 5, "{fault}");
-        world.close();
     }
 }
 
@@ -291,7 +282,6 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
             let reason = format!("reason=\"{failovers}\"");
             let counted = world.metric("gateway_upstream_failovers_total", &[&of_bad, &reason]);
             assert_eq!(counted, 2.0 * expected as f64, "{fault}");
-            world.close();
         }
     }
 }
@@ -334,7 +324,6 @@ fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
     let before = flaky.calls();
     (0..10).for_each(|_| ask());
     assert_eq!(flaky.calls(), before + 5);
-    world.close();
 }
 
 #[test]
@@ -352,12 +341,7 @@ fn where_every_breaker_is_open_requests_are_still_tried() {
     for surface in BOTH {
         for _ in 0..4 {
             let answer = world.ask(&surface.whole(&account.key, "input=1"));
-            surface.fails(
-                &answer,
-                (502, "server_error"),
-                (500, "api_error"),
-                Some("upstream_error"),
-            );
+            surface.fails_as(&answer, UPSTREAM_ERROR);
         }
     }
     assert_eq!(
@@ -365,7 +349,6 @@ fn where_every_breaker_is_open_requests_are_still_tried() {
         16,
         "two attempts for each of the eight"
     );
-    world.close();
 }
 
 #[track_caller]
@@ -421,16 +404,12 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
             "alpha-sonnet-4-6"
         }
         .into();
-        assert_eq!(
-            world.ask(&surface.request(&account.key, &other)).status,
-            200
-        );
+        world.expect(200, &surface.request(&account.key, &other));
         // A refused request is released after its response, so the ledger may have it later.
         world.ended(&account, 5);
         let is_completed = |row: &&Value| row["outcome"] == "completed";
         let completed = world.endings(&account).iter().filter(is_completed).count();
         assert_eq!(completed, 1);
-        world.close();
     }
 }
 
@@ -464,7 +443,6 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
             });
             assert_eq!(vendors[0].calls(), 2, "asked only once the time was over");
         }
-        world.close();
     }
 }
 
@@ -503,7 +481,6 @@ fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
             (0..5).for_each(|_| assert_eq!(ask().status, 200));
             assert_eq!(vendors[0].calls(), 7);
         }
-        world.close();
     }
 }
 
@@ -528,10 +505,9 @@ fn after_the_first_byte_nobody_else_is_asked() {
     assert_eq!(calls(&vendors).iter().sum::<u64>(), 2);
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0);
     // The endpoint's breaker counts this failure as well.
-    wait_for("both vendors' endpoint to be left alone", SOON, || {
-        (world.metric("gateway_upstream_breaker_opened_total", &[]) == 2.0).then_some(())
+    wait_until("both vendors' endpoint to be left alone", SOON, || {
+        world.metric("gateway_upstream_breaker_opened_total", &[]) == 2.0
     });
-    world.close();
 }
 
 #[test]
@@ -564,12 +540,7 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(calls(&vendors), [2, 2]);
     // The gateway counts the other vendor's requests separately, although the addresses are equal.
-    assert_eq!(
-        world
-            .ask(&Messages.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
+    world.expect(200, &Messages.whole(&account.key, "input=1 output=1"));
     drop(open.pop());
     wait_for("a place", SOON, || {
         let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
@@ -589,7 +560,6 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
         0.0,
         "clients that leave are no vendor's fault"
     );
-    world.close();
 }
 
 #[test]
@@ -604,8 +574,8 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     let world = Plan::default().turns().endpoints_as(&listed).start();
     let account = world.account();
     let healthy = |wanted: f64| {
-        wait_for("the check to tell", SOON, || {
-            (world.metric("gateway_upstream_healthy", &[&label(port)]) == wanted).then_some(())
+        wait_until("the check to tell", SOON, || {
+            world.metric("gateway_upstream_healthy", &[&label(port)]) == wanted
         });
     };
     let ask = |times| {
@@ -627,7 +597,6 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     healthy(2.0);
     ask(10);
     assert_eq!((good.calls(), checked.calls()), (20, 5));
-    world.close();
 }
 
 /// One address of the name has no listener. The gateway tries the next address, and does not count
@@ -648,16 +617,10 @@ fn every_address_of_a_name_is_tried() {
     let account = world.account();
     for _ in 0..4 {
         for surface in BOTH {
-            assert_eq!(
-                world
-                    .ask(&surface.whole(&account.key, "input=1 output=1"))
-                    .status,
-                200
-            );
+            world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
         }
     }
     assert_eq!(vendor.calls(), 8);
-    world.close();
 }
 
 #[test]
@@ -671,12 +634,7 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
     let account = world.account();
     for surface in BOTH {
         for _ in 0..2 {
-            assert_eq!(
-                world
-                    .ask(&surface.whole(&account.key, "input=1 output=1"))
-                    .status,
-                200
-            );
+            world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
         }
     }
     assert_eq!(good.calls(), 4);
@@ -686,7 +644,6 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
     let account = world.account();
     let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
     Chat.failure(&answer, 502, "server_error", Some("upstream_error"));
-    world.close();
 }
 
 /// A reload keeps the state of the endpoints that it finds again.
@@ -705,17 +662,16 @@ fn a_reload_forgets_no_open_breaker() {
     let ask = |path: &str| {
         let request = Request::post(path, Chat.body("input=1 output=1", false, 100).to_string())
             .bearer(&account.key);
-        assert_eq!(world.ask(&request).status, 200);
+        world.expect(200, &request);
     };
     (0..4).for_each(|_| ask(Chat.path()));
     assert_eq!(bad.calls(), 1);
     world.signal("HUP");
-    wait_for("the reload", SOON, || {
-        (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
+    wait_until("the reload", SOON, || {
+        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
     });
     (0..4).for_each(|_| ask(Chat.path()));
     assert_eq!((bad.calls(), good.calls()), (1, 8));
-    world.close();
 }
 
 #[test]
@@ -741,8 +697,7 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
         for surface in BOTH {
             scope.spawn(move || {
                 for _ in 0..2 {
-                    let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
                 }
             });
         }
@@ -766,12 +721,7 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     for surface in BOTH {
         let began = Instant::now();
         let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-        surface.fails(
-            &answer,
-            (504, "server_error"),
-            (504, "timeout_error"),
-            Some("upstream_timeout"),
-        );
+        surface.fails_as(&answer, UPSTREAM_TIMEOUT);
         let took = began.elapsed();
         assert!(took > Duration::from_millis(750) && took < SOON, "{took:?}");
     }

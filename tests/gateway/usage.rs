@@ -357,7 +357,6 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
         0.0,
         "nothing was implausible"
     );
-    world.close();
 }
 
 #[test]
@@ -382,7 +381,6 @@ fn a_client_gets_the_form_that_it_asked_for_whatever_the_vendor_sends() {
             );
         }
     }
-    world.close();
 }
 
 #[test]
@@ -457,7 +455,6 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
                 );
             }
         }
-        world.close();
     }
 }
 
@@ -510,5 +507,4 @@ fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
         "{}",
         answer.text()
     );
-    world.close();
 }

@@ -3,7 +3,7 @@
 use crate::account::micro;
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World, wait_until};
 use serde_json::{Value, json};
 
 fn usage(world: &World, key: &str, query: &str) -> Answer {
@@ -35,8 +35,7 @@ fn a_report_adds_up_to_the_receipts_in_every_grouping() {
     let mut cost = 0;
     for surface in BOTH {
         for key in [&account.key, &second] {
-            let answer = world.ask(&surface.whole(key, "input=100 output=20"));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = world.expect(200, &surface.whole(key, "input=100 output=20"));
             cost += micro(&world.receipt(&account, &answer.request_id())["credits"]);
         }
     }
@@ -97,11 +96,10 @@ fn a_report_adds_up_to_the_receipts_in_every_grouping() {
 
     // A revoked key keeps its name; it is not accepted any more.
     world.json(&["key", "revoke", &second_id]);
-    wait_for("the revocation", SOON, || {
-        (usage(&world, &second, "").status == 401).then_some(())
+    wait_until("the revocation", SOON, || {
+        usage(&world, &second, "").status == 401
     });
     assert_eq!(report(&world, &account.key, "?group_by=key"), by_key);
-    world.close();
 }
 
 #[test]
@@ -132,11 +130,10 @@ fn a_query_that_is_not_valid_is_refused_in_the_shape_of_the_surface() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().starts_with(named));
     }
-    assert_eq!(world.ask(&Request::get("/v1/usage")).status, 401);
+    world.expect(401, &Request::get("/v1/usage"));
     let posted = world.ask(&Request::post("/v1/usage", "{}").bearer(&account.key));
     assert_eq!(
         (posted.status, posted.header("allow")),
         (405, Some("GET, HEAD"))
     );
-    world.close();
 }

@@ -8,11 +8,8 @@
 //!
 //! `VENDOR_MATRIX=print` prints that table; `VENDOR_MATRIX=mistral` runs one vendor.
 
-#[path = "vendor_matrix/cells.rs"]
 mod cells;
-#[path = "vendor_matrix/protocol.rs"]
 mod protocol;
-#[path = "vendor_matrix/table.rs"]
 mod table;
 
 use crate::account::{Account, micro};

@@ -7,7 +7,7 @@ use crate::client::Answer;
 use crate::fallback::{is_from, mutual, other};
 use crate::scripted::{Scripted, Step, json, piece, stream, stream_head};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, wait_for, wait_until};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::Write;
@@ -123,7 +123,6 @@ fn a_vendor_that_refuses_the_gateway_s_key_costs_no_client_an_answer_and_is_hard
             world.log()
         );
         world.ended(&account, requests as usize);
-        world.close();
     }
 }
 
@@ -160,7 +159,6 @@ fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
             bad.calls()
         );
         assert_eq!(good.calls(), 100);
-        world.close();
     }
 }
 
@@ -180,13 +178,10 @@ fn a_burst_for_a_vendor_that_is_slow_is_not_sent_elsewhere() {
                 );
             });
         }
-        wait_for("all requests to be under way", SOON, || {
-            (slow.calls() == 10).then_some(())
-        });
+        wait_until("all requests to be under way", SOON, || slow.calls() == 10);
         slow.release();
     });
     assert_eq!((slow.calls(), other.calls()), (10, 0));
-    world.close();
 }
 
 #[test]
@@ -202,13 +197,12 @@ fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
     let port = bad.port;
     drop(bad);
     let mended = Simulator::start_on(port, None);
-    wait_for("the model to answer itself", SOON, || {
-        ask().header("x-gateway-warnings").is_none().then_some(())
+    wait_until("the model to answer itself", SOON, || {
+        ask().header("x-gateway-warnings").is_none()
     });
     let calls = mended.calls();
     (0..5).for_each(|_| drop(ask()));
     assert_eq!(mended.calls(), calls + 5);
-    world.close();
 }
 
 /// All endpoints of a vendor get the same key, but another endpoint may accept it.
@@ -239,7 +233,6 @@ fn without_another_model_the_next_endpoint_is_asked_and_the_client_s_own_key_is_
             assert_eq!(calls, [index as u64 + 1; 2], "{status} {body}");
             assert_eq!(micro(&world.ended(&account, index + 1)["credits"]), 0);
         }
-        world.close();
     }
 }
 
@@ -252,15 +245,9 @@ fn an_endpoint_that_refuses_the_key_does_not_keep_one_that_takes_it_from_answeri
         .start();
     let account = world.account();
     for _ in 0..20 {
-        assert_eq!(
-            world
-                .ask(&Chat.whole(&account.key, "input=1 output=1"))
-                .status,
-            200
-        );
+        world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     }
     assert_eq!((bad.calls(), good.calls()), (1, 20));
-    world.close();
 }
 
 /// No client can block others by the content of its requests.
@@ -303,7 +290,6 @@ fn what_a_client_brings_about_opens_no_breaker() {
             (8, 0.0),
             "{status} {body}"
         );
-        world.close();
     }
 }
 
@@ -348,7 +334,6 @@ fn which_refusals_another_model_answers_for() {
             (1, u64::from(is_answered)),
             "{status} {body}"
         );
-        world.close();
     }
 }
 
@@ -366,7 +351,6 @@ fn an_error_that_is_not_said_to_its_end_is_not_waited_for() {
         Messages.model(),
     );
     assert_eq!((bad.calls(), good.calls()), (1, 1));
-    world.close();
 }
 
 const MESSAGE_START: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_bad\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"claude-haiku-4-5-20251001\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n";
@@ -470,7 +454,6 @@ fn are_begun_anew(surface: Surface) {
         let answer = world.ask(&other(surface).request(&account.key, &body));
         is_clean(&answer, &events);
         assert!(other(surface).is_complete(&answer), "{}", answer.text());
-        world.close();
     }
 }
 
@@ -510,7 +493,6 @@ fn a_responses_stream_that_fails_after_it_was_begun_is_begun_anew_elsewhere() {
             "{kinds:?}"
         );
         assert_eq!((bad.calls(), good.calls()), (1, 1));
-        world.close();
     }
 }
 
@@ -527,7 +509,6 @@ fn a_whole_answer_that_is_an_error_with_status_200_is_asked_for_elsewhere() {
         let answer = world.ask(&surface.whole(&account.key, "input=100 output=7"));
         is_from(&answer, other(surface).model());
         assert_eq!((bad.calls(), good.calls()), (1, 1));
-        world.close();
     }
 }
 
@@ -559,7 +540,6 @@ fn a_stream_that_fails_after_something_useful_is_not_begun_anew() {
             answer.text()
         );
         assert_eq!((bad.calls(), good.calls()), (1, 0));
-        world.close();
     }
 }
 
@@ -585,7 +565,6 @@ fn a_vendor_that_fails_every_call_is_not_asked_twice_as_often() {
         200.0 - calls as f64,
         "each other one would have been repeated"
     );
-    world.close();
 }
 
 /// A request to another vendor is not a retry. A request after an endpoint that could not be
@@ -611,18 +590,12 @@ fn the_retry_budget_is_for_repeats_alone() {
     let world = no_repeats(Plan::default().turns().endpoints(&[nobody, good.port])).start();
     let account = world.account();
     for _ in 0..8 {
-        assert_eq!(
-            world
-                .ask(&Chat.whole(&account.key, "input=1 output=1"))
-                .status,
-            200
-        );
+        world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     }
     assert_eq!(
         world.metric("gateway_retry_budget_exhausted_total", &[]),
         0.0
     );
-    world.close();
 }
 
 #[test]
@@ -665,7 +638,6 @@ fn an_answer_in_no_known_form_is_shown_to_the_operator_once_a_minute() {
             1_000_000,
             "nothing is billed"
         );
-        world.close();
     }
 }
 
@@ -707,7 +679,6 @@ fn an_answer_behind_a_byte_order_mark_and_a_coded_error_are_read() {
         );
     }
     assert_eq!((marked.calls(), refusing.calls()), (2, 2));
-    world.close();
 }
 
 #[test]
@@ -736,7 +707,6 @@ fn an_answer_in_the_wrong_form_changes_nothing_of_the_next_endpoint_s() {
         );
     }
     assert_eq!((bad.calls(), good.calls()), (1, 2));
-    world.close();
 }
 
 #[test]
@@ -759,13 +729,11 @@ fn a_failing_vendor_is_a_few_lines_of_the_log_with_cause_number_and_a_request() 
     let account = world.account();
     let ids: Vec<_> = (0..6)
         .map(|_| {
-            let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
             answer.request_id()
         })
         .collect();
-    let busy = world.ask(&Messages.whole(&account.key, "input=1"));
-    assert_eq!(busy.status, 529, "{}", busy.text());
+    let busy = world.expect(529, &Messages.whole(&account.key, "input=1"));
     let line = |cause: &str| {
         wait_for(cause, SOON, || {
             let log = world.log();
@@ -821,7 +789,6 @@ fn a_failing_vendor_is_a_few_lines_of_the_log_with_cause_number_and_a_request() 
     assert_eq!(failed["recent"]["failed"], failed["recent"]["ended"]);
     assert_eq!(failed["last_failure"]["cause"], "no connection");
     assert_eq!(of(good.port)["last_failure"], serde_json::Value::Null);
-    world.close();
 }
 
 #[test]
@@ -833,13 +800,12 @@ fn a_vendor_that_complains_about_a_limit_of_the_gateways_own_is_not_heard_alone(
     for (surface, limit) in [(Chat, "max_completion_tokens"), (Messages, "max_tokens")] {
         let ask = |tokens: u64| {
             // The request before has its answer a moment before its hold is given back.
-            wait_for("the hold to be given back", SOON, || {
-                (world.standing(&account).held == 0).then_some(())
+            wait_until("the hold to be given back", SOON, || {
+                world.standing(&account).held == 0
             });
             let body = serde_json::json!({"model": surface.model(), limit: tokens,
                 "messages": [{"role": "user", "content": "hello"}]});
-            let answer = world.ask(&surface.request(&account.key, &body));
-            assert_eq!(answer.status, 400, "{}", answer.text());
+            let answer = world.expect(400, &surface.request(&account.key, &body));
             answer.json()["error"]["message"]
                 .as_str()
                 .unwrap()
@@ -854,5 +820,4 @@ fn a_vendor_that_complains_about_a_limit_of_the_gateways_own_is_not_heard_alone(
             "{message}"
         );
     }
-    world.close();
 }

@@ -2,7 +2,7 @@
 //! other byte.
 
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, Stream};
@@ -133,8 +133,8 @@ fn a_vendor_with_a_certificate_that_is_not_right_is_told_nothing() {
         let account = world.account();
         let answer = world.ask(&Chat.whole(&account.key, "input=1"));
         Chat.failure(&answer, 502, "server_error", Some("upstream_error"));
-        wait_for("the handshake to be over", SOON, || {
-            (*vendor.connections.lock().unwrap() > 0).then_some(())
+        wait_until("the handshake to be over", SOON, || {
+            *vendor.connections.lock().unwrap() > 0
         });
         assert_eq!(
             vendor.read.lock().unwrap().len(),
@@ -142,7 +142,6 @@ fn a_vendor_with_a_certificate_that_is_not_right_is_told_nothing() {
             "{what}: not one byte, so no key"
         );
         assert_eq!(world.standing(&account).balance, 300_000_000);
-        world.close();
     }
 }
 
@@ -153,8 +152,7 @@ fn a_vendor_with_a_good_certificate_gets_the_request_and_its_key() {
     let vendor = Vendor::start(&Shown::Good, &authority);
     let world = world(&vendor, &authority, &dir);
     let account = world.account();
-    let answer = world.ask(&Chat.whole(&account.key, "input=1"));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    world.expect(200, &Chat.whole(&account.key, "input=1"));
     let read = String::from_utf8_lossy(&vendor.read.lock().unwrap()).into_owned();
     assert!(
         read.to_ascii_lowercase()
@@ -163,5 +161,4 @@ fn a_vendor_with_a_good_certificate_gets_the_request_and_its_key() {
     );
     let host = format!("\r\nhost: localhost:{}\r\n", vendor.port);
     assert!(read.to_ascii_lowercase().contains(&host), "{read}");
-    world.close();
 }

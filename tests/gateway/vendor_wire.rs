@@ -139,7 +139,6 @@ fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
         "{seen:?}"
     );
     drop(seen);
-    world.close();
 }
 
 #[test]
@@ -293,9 +292,7 @@ fn control_a_vendor_of_the_same_make_is_understood() {
     ] {
         let world = plan_of(vec![says]).start();
         let account = world.account();
-        let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        world.close();
+        world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     }
 }
 
@@ -344,7 +341,6 @@ fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are
         ),
         4.0
     );
-    world.close();
 }
 
 fn limited(retry_after: &str) -> Says {
@@ -375,8 +371,7 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
         let world = plan.limit("breaker_failures", 0).start();
         let account = world.account();
         let ask = |surface: Surface| {
-            let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
-            assert_eq!(answer.status, 429, "{}", answer.text());
+            let answer = world.expect(429, &surface.whole(&account.key, "input=1 output=1"));
             answer
                 .header("retry-after")
                 .unwrap()
@@ -395,6 +390,5 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
                 "{retry_after}"
             );
         }
-        world.close();
     }
 }

@@ -5,7 +5,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
-use crate::world::{Plan, SOON, World, binary, free_port, signal, wait_for};
+use crate::world::{Plan, SOON, World, binary, free_port, signal, wait_for, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -47,13 +47,12 @@ fn a_reload_and_a_hand_over_that_it_is_told_of_too_early_do_it_no_harm() {
     assert_eq!(status.code(), Some(0));
     world.all_work(&account);
     // The successor now handles the signals that it got while it waited, each once.
-    wait_for("the reload", SOON, || {
-        (world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0).then_some(())
+    wait_until("the reload", SOON, || {
+        world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0
     });
-    wait_for("the hand-over", SOON, || {
-        world.log().contains("no successor waits").then_some(())
+    wait_until("the hand-over", SOON, || {
+        world.log().contains("no successor waits")
     });
-    world.close();
 }
 
 #[test]
@@ -73,8 +72,8 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
         );
         world.all_work(&account);
         world.signal("QUIT");
-        wait_for("the gateway to find nobody", SOON, || {
-            world.log().contains("no successor waits").then_some(())
+        wait_until("the gateway to find nobody", SOON, || {
+            world.log().contains("no successor waits")
         });
         world.all_work(&account);
     }
@@ -82,7 +81,6 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
     let mut old = world.upgrade();
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     world.all_work(&account);
-    world.close();
 }
 
 /// An operator who reads that the successor waits may send the signal at once.
@@ -100,7 +98,6 @@ fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
     assert_eq!(successor.try_wait().unwrap(), None);
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
-    world.close();
 }
 
 /// The gateway waits up to a minute for the successor to ask for the sockets.
@@ -111,8 +108,8 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     let mut successor = world.begin_successor();
     signal(successor.id(), "STOP");
     world.signal("QUIT");
-    wait_for("the gateway to hand over", SOON, || {
-        world.log().contains("handing over").then_some(())
+    wait_until("the gateway to hand over", SOON, || {
+        world.log().contains("handing over")
     });
     world.all_work(&account);
     world.signal("TERM");
@@ -121,7 +118,6 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     successor.wait().unwrap();
     world.start_gateway();
     world.all_work(&account);
-    world.close();
 }
 
 /// The gateway has already released the ledger. Without the sockets the successor could not serve,
@@ -135,8 +131,8 @@ fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
     signal(waiting, "STOP");
     let mut old = world.hand_over_by(successor, |world| {
         world.signal("QUIT");
-        wait_for("the gateway to hand over", SOON, || {
-            world.log().contains("handing over").then_some(())
+        wait_until("the gateway to hand over", SOON, || {
+            world.log().contains("handing over")
         });
         world.signal("TERM");
         signal(waiting, "CONT");
@@ -144,7 +140,6 @@ fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
     let status = wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
     world.all_work(&account);
-    world.close();
 }
 
 #[test]
@@ -170,29 +165,11 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
         world.log()
     );
     assert_eq!(world.metric("gateway_config_keys_waiting", &[]), 1.0);
-    let mut running = world.connect();
-    assert!(
-        running.send(
-            &Chat
-                .stream(&account.key, "events=8 hold=5 input=10 output=5")
-                .bytes()
-        )
-    );
-    let mut answer = running.begin();
-    assert!(
-        answer.status == 200 && running.more(&mut answer),
-        "{}",
-        answer.text()
-    );
-    assert_eq!(
-        world
-            .ask(&Chat.whole(&account.key, "input=1 output=1"))
-            .status,
-        200
-    );
+    let (mut running, mut answer) =
+        world.begin_stream(&Chat.stream(&account.key, "events=8 hold=5 input=10 output=5"));
+    world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     world.vendor.release();
     running.finish(&mut answer);
-    world.close();
 }
 
 /// A gateway that reads its config file at its start and on SIGHUP only.
@@ -299,5 +276,4 @@ fn a_gateway_of_other_data_does_not_share_an_address() {
     }
     let account = world.account();
     world.ask(&Chat.whole(&account.key, "input=1 output=1"));
-    world.close();
 }

@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use test_world::redis::Server;
-pub use test_world::{SOON, SettableClock, faketime, free_port, signal, wait_for};
+pub use test_world::{SOON, SettableClock, faketime, free_port, signal, wait_for, wait_until};
 
 /// The program under test: `$MODEL_GATEWAY_BIN`, else the one that cargo built with the tests.
 pub fn binary() -> &'static str {
@@ -137,15 +138,15 @@ impl Simulator {
 
     /// Waits until at least `count` requests are in flight.
     pub fn wait_busy(&self, count: u64) {
-        wait_for("the vendor to be busy", SOON, || {
-            (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(())
+        wait_until("the vendor to be busy", SOON, || {
+            self.stats()["in_flight"].as_u64() >= Some(count)
         });
     }
 
     /// Waits until no request is in flight.
     pub fn wait_idle(&self) {
-        wait_for("the vendor to be idle", SOON, || {
-            (self.stats()["in_flight"] == 0).then_some(())
+        wait_until("the vendor to be idle", SOON, || {
+            self.stats()["in_flight"] == 0
         });
     }
 }
@@ -514,8 +515,8 @@ impl World {
         // Earlier upgrades may have logged this line as well.
         let waited = self.said("waiting for the running gateway");
         let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
-        wait_for("the successor to wait", SOON, || {
-            (self.said("waiting for the running gateway") > waited).then_some(())
+        wait_until("the successor to wait", SOON, || {
+            self.said("waiting for the running gateway") > waited
         });
         successor
     }
@@ -530,8 +531,8 @@ impl World {
     pub fn hand_over_by(&mut self, successor: Child, tell: impl FnOnce(&Self)) -> Child {
         let listened = self.said("listening on");
         tell(self);
-        wait_for("the successor to listen", SOON, || {
-            (self.said("listening on") > listened).then_some(())
+        wait_until("the successor to listen", SOON, || {
+            self.said("listening on") > listened
         });
         self.gateway.replace(successor).expect("a running gateway")
     }
@@ -573,9 +574,7 @@ impl World {
     /// Starts the gateway with `--accept-older-ledger`.
     pub fn start_accepting(&mut self) {
         self.gateway = Some(self.spawn_gateway(&[self.role, "--accept-older-ledger"], None));
-        wait_for("the gateway to be ready", SOON, || {
-            self.is_ready().then_some(())
-        });
+        wait_until("the gateway to be ready", SOON, || self.is_ready());
     }
 
     /// Starts the gateway, which may kill itself at a fail point, without waiting.
@@ -624,8 +623,8 @@ impl World {
     /// The log so far. A thread of the gateway writes it, and sleeps once all is written.
     pub fn log(&self) -> String {
         if let Some(gateway) = &self.gateway {
-            wait_for("the log to be written", SOON, || {
-                (!is_thread_busy(gateway.id(), "log")).then_some(())
+            wait_until("the log to be written", SOON, || {
+                !is_thread_busy(gateway.id(), "log")
             });
         }
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
@@ -753,19 +752,23 @@ impl World {
             .sum()
     }
 
-    /// Ends a test: nothing may be held or running, the gateway must exit with 0, and the ledger
-    /// must pass its checks.
-    pub fn close(mut self) {
-        self.become_idle();
-        if let Some(beside) = self.beside.take() {
-            self.end();
-            return beside.sidecar.close();
+    /// Ends the world before its test, to look at what it left behind.
+    pub fn close(self) {
+        drop(self);
+    }
+
+    /// Ends a world: nothing may be held or running, the gateway must exit with 0, and the ledger
+    /// must pass its checks. The ledger of an edge is in another process, whose world checks it.
+    fn check(&mut self) {
+        if self.role == "edge" {
+            return self.leave();
         }
-        let accounts = crate::account::accounts(&self);
+        self.become_idle();
+        let accounts = crate::account::accounts(self);
         self.end();
         match accounts {
-            Some(accounts) => crate::account::audit_with(&self, &accounts),
-            None => crate::account::audit(&self),
+            Some(accounts) => crate::account::audit_with(self, &accounts),
+            None => crate::account::audit(self),
         }
     }
 
@@ -774,8 +777,7 @@ impl World {
         self.is_closed = true;
     }
 
-    /// Ends the gateway like [`World::close`], without checking the ledger, which another process
-    /// may have.
+    /// Ends the gateway as the end of its world does, without checking the ledger.
     pub fn leave(&mut self) {
         self.become_idle();
         self.end();
@@ -793,8 +795,8 @@ impl World {
                 .find(|request| request["http"] != "2");
             assert!(over_h1.is_none(), "a request over HTTP/1.1: {over_h1:?}");
         }
-        wait_for("all holds to be gone", SOON, || {
-            (self.metric("gateway_open_holds", &[]) == 0.0).then_some(())
+        wait_until("all holds to be gone", SOON, || {
+            self.metric("gateway_open_holds", &[]) == 0.0
         });
     }
 
@@ -808,20 +810,25 @@ impl World {
 }
 
 impl Drop for World {
+    /// Checks the world, unless its test failed or ended the gateway itself.
     fn drop(&mut self) {
+        let is_checked = !std::thread::panicking() && !self.is_closed && self.gateway.is_some();
+        let checks = is_checked.then(|| catch_unwind(AssertUnwindSafe(|| self.check())));
+        let failure = checks.and_then(Result::err);
         if let Some(mut gateway) = self.gateway.take() {
             let _ = gateway.kill();
             let _ = gateway.wait();
         }
-        if std::thread::panicking() {
+        if std::thread::panicking() || failure.is_some() {
             let log = self.log();
             let start = log.len().saturating_sub(4_000);
             eprintln!(
                 "--- the gateway's log ---\n{}",
                 log.get(start..).unwrap_or(&log)
             );
-        } else if !self.is_closed {
-            eprintln!("a world was left without `close`: its ledger was not asked");
+        }
+        if let Some(failure) = failure {
+            resume_unwind(failure);
         }
     }
 }
