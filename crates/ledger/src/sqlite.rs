@@ -61,10 +61,22 @@ pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreErr
     connect(path).map_err(|source| explain(path, operation, source))
 }
 
-/// Returns the error of a database that was opened. If the system refused a file, the text names
-/// it and its owner.
-fn explain(path: &Path, operation: &'static str, source: rusqlite::Error) -> StoreError {
+/// Returns the error of a database that was opened, with the path of a file that is damaged or no
+/// file. If the system refused a file, the text names it and its owner.
+pub(crate) fn explain(path: &Path, operation: &'static str, source: rusqlite::Error) -> StoreError {
+    let of_path = |kind: io::ErrorKind, what: &str| {
+        let text = format!("{} {what}", path.display());
+        StoreError::io(operation, io::Error::new(kind, text))
+    };
     match source.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen) if path.is_dir() => of_path(
+            io::ErrorKind::IsADirectory,
+            "is a directory, but must be a file",
+        ),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => of_path(
+            io::ErrorKind::InvalidData,
+            "is damaged, or is no database of SQLite",
+        ),
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
             // Some of the library's messages contain the path already.
             let message = source.to_string();
@@ -597,6 +609,23 @@ mod tests {
             });
             assert_eq!(third.join().unwrap(), 42);
         });
+    }
+
+    #[test]
+    fn an_error_names_what_is_no_database() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, dir) = (folder.path().join("x.db"), folder.path().join("y.db"));
+        std::fs::write(&file, [b'x'; 4_096]).unwrap();
+        std::fs::create_dir(&dir).unwrap();
+        for (path, what) in [
+            (file, "is damaged, or is no database of SQLite"),
+            (dir, "is a directory, but must be a file"),
+        ] {
+            let error = open(&path, "open it").unwrap_err();
+            let expected = format!("cannot open it: {} {what}", path.display());
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(damage::is_damage(&error), path.is_file());
+        }
     }
 
     /// Needs root: nobody else can give a file away.

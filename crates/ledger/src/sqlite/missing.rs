@@ -67,7 +67,7 @@ pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
                 .query_map([], |row| row.get(0))?
                 .collect()
         };
-        read().map_err(|source| StoreError::sqlite(OPERATION, source))
+        read().map_err(|source| sqlite::explain(&dir.join(name), OPERATION, source))
     };
     let ledger = ids(LEDGER)?;
     let known: HashSet<String> = ids(APP)?.into_iter().collect();
@@ -99,7 +99,7 @@ fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
             [],
             |row| row.get(0),
         )
-        .map_err(|source| StoreError::sqlite(OPERATION, source))
+        .map_err(|source| sqlite::explain(&dir.join(name), OPERATION, source))
 }
 
 /// Opens the database `name` in `dir` without changing it. Returns `None` without the table.
@@ -114,6 +114,6 @@ pub fn open_with(dir: &Path, name: &str, table: &str) -> Result<Option<Connectio
     let has_table = connection
         .prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")
         .and_then(|mut statement| statement.exists([table]))
-        .map_err(|source| StoreError::sqlite(OPERATION, source))?;
+        .map_err(|source| sqlite::explain(&dir.join(name), OPERATION, source))?;
     Ok(has_table.then_some(connection))
 }
