@@ -11,18 +11,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::sync::{Semaphore, oneshot};
 
-const THREADS: usize = 2;
-/// Maximum number of requests that run or wait for a thread. One more gets the late answer at once.
-const MAX_REQUESTS: usize = 1_024;
+/// Maximum number of requests whose handlers run. One more gets the late answer at once.
+const MAX_REQUESTS: usize = 256;
+/// Maximum number of threads: one for each handler, and as many for what handlers run apart.
+const MAX_THREADS: usize = 2 * MAX_REQUESTS;
 /// Time after which a client gets the late answer. The limits inside the handlers are shorter, so
 /// they come first unless a thread is stuck.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Moves the handlers of `routes` to threads with this name, which live as long as the process.
-/// `late` is the answer for requests without a thread in time.
+/// Moves the handlers of `routes` to threads with this name, each to one of its own while it runs.
+/// `late` is the answer for requests without a thread or an answer in time.
 ///
 /// # Errors
 /// Returns an error if the threads cannot be started.
@@ -50,7 +50,8 @@ struct HandlerThreads {
 impl HandlerThreads {
     fn start(name: &'static str, late: fn() -> Response) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
+            .worker_threads(1)
+            .max_blocking_threads(MAX_THREADS)
             .thread_name(name)
             .enable_all()
             .build()?;
@@ -69,19 +70,21 @@ impl HandlerThreads {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             return (self.late)();
         };
-        // The set ends the handler when the client disconnects.
-        let mut running = JoinSet::new();
-        let handler = async move {
-            let response = handler.await;
-            drop(permit);
-            response
-        };
-        running.spawn_on(handler, self.runtime.handle());
-        match tokio::time::timeout(timeout, running.join_next()).await {
-            Ok(Some(Ok(response))) => response,
-            Ok(Some(Err(error))) if error.is_panic() => {
-                std::panic::resume_unwind(error.into_panic())
-            }
+        let runtime = self.runtime;
+        // A handler ends when its client disconnects, which drops `_client`.
+        let (_client, left) = oneshot::channel::<()>();
+        let running = runtime.spawn_blocking(move || {
+            let _permit = permit;
+            runtime.block_on(async {
+                tokio::select! {
+                    response = handler => Some(response),
+                    _ = left => None,
+                }
+            })
+        });
+        match tokio::time::timeout(timeout, running).await {
+            Ok(Ok(Some(response))) => response,
+            Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             _ => (self.late)(),
         }
     }
@@ -94,6 +97,7 @@ mod tests {
     use axum::response::IntoResponse as _;
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, sync_channel};
+    use tokio::task::JoinSet;
 
     const SOON: Duration = Duration::from_millis(20);
 
