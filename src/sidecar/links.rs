@@ -19,8 +19,9 @@ use super::verification::queue_verification;
 use crate::notify::mail::{self, MailKind};
 use crate::notify::webhooks::Webhooks;
 use accounts::{
-    Account, AccountError, AccountStatus, Accounts, ApiKey, ApiKeyStatus, LinkPurpose, OneTimeLink,
-    OwnedOrganisation, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups, email_key,
+    Account, AccountError, AccountStatus, Accounts, ApiKey, FirstProofEnds, LinkPurpose,
+    OneTimeLink, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, UnprovenOrganisation,
+    complete_sign_ups, email_key,
 };
 use askama::Template;
 use axum::Router;
@@ -118,7 +119,7 @@ struct Credentials {
     /// URL of the webhook, if there is one.
     webhook: Option<String>,
     /// Organisations in which the first proof of the mailbox ends memberships and keys.
-    organisations: Vec<OwnedOrganisation>,
+    organisations: Vec<UnprovenOrganisation>,
 }
 
 const MAX_LISTED_KEYS: usize = 20;
@@ -126,14 +127,13 @@ const MAX_LISTED_KEYS: usize = 20;
 impl Credentials {
     fn read(accounts: &Accounts, link: &OneTimeLink) -> Result<Self, StoreError> {
         let account = &link.account;
-        let mut keys = accounts.api_keys().keys(account)?;
-        keys.retain(|key| key.status != ApiKeyStatus::Revoked && !key.is_of_playground());
-        keys.sort_by_key(|key| std::cmp::Reverse(key.created_at_ms));
+        let mut keys = accounts.api_keys().keys_of_person(account)?;
+        keys.retain(|key| !key.is_of_playground());
         let more_keys = keys.len().saturating_sub(MAX_LISTED_KEYS);
         keys.truncate(MAX_LISTED_KEYS);
         let webhook = Webhooks::new(accounts).find(account)?;
         let organisations = match link.is_first_proof {
-            true => accounts.organisations().owned(account)?,
+            true => accounts.organisations().unproven(account)?,
             false => Vec::new(),
         };
         Ok(Self {

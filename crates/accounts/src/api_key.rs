@@ -227,6 +227,16 @@ impl ApiKeys<'_> {
             .collect()
     }
 
+    /// Returns the live keys of a person (by id), newest first: those of the own account, and those
+    /// that the person has as a member of organisations.
+    ///
+    /// # Errors
+    /// Returns an error if the database fails.
+    pub fn keys_of_person(&self, person: &str) -> Result<Vec<ApiKey>, StoreError> {
+        let rows = self.0.db.keys().keys_of_person(person)?;
+        rows.into_iter().map(ApiKey::from_row).collect()
+    }
+
     /// Returns the id of the membership of a key (by id) whose member sees nothing of others in the
     /// organisation; `None` for any other key.
     ///

@@ -72,8 +72,8 @@ pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;
 pub use membership::{MemberAction, OrganisationRole};
 pub use organisations::{
-    Member, MemberAuthority, MemberEdit, MemberInvite, Membership, NewMemberInvite,
-    OwnedOrganisation,
+    FirstProofEnds, Member, MemberAuthority, MemberEdit, MemberInvite, Membership, NewMemberInvite,
+    UnprovenOrganisation,
 };
 pub use password::{
     MAX_CHARS as PASSWORD_MOST_CHARS, MIN_CHARS as PASSWORD_LEAST_CHARS,

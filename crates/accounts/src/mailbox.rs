@@ -106,6 +106,8 @@ mod tests {
             "(x)bob@example.com",
             "bob@192.0.2.1",
             "bob@example.1",
+            "bob@0xc0000201",
+            "bob@192.0.2.0x1",
             "<bob@example.com>",
             "a,b@example.com",
             "a;b@example.com",

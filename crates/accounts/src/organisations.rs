@@ -19,7 +19,9 @@ use super::session::{encode_hex, hash_token, new_token};
 use super::views::{Logins, Organisations};
 use crate::db::Role;
 use crate::db::audit::NewAuditLine;
-pub use crate::db::organisations::{Member, MemberEdit, Membership, OwnedOrganisation};
+pub use crate::db::organisations::{
+    FirstProofEnds, Member, MemberEdit, Membership, UnprovenOrganisation,
+};
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
 use crate::name::is_readable;
@@ -93,14 +95,13 @@ impl Organisations<'_> {
         self.0.db.organisations().memberships(person)
     }
 
-    /// Returns the organisations that a person (by id) owns, by their names, but for those that an
-    /// operator made. The first proof of the person's mailbox ends what others may do in those
-    /// without another owner, and the person's membership in the rest.
+    /// Returns the organisations in which the first proof of a person's mailbox (by id) ends
+    /// something, by their names.
     ///
     /// # Errors
     /// Returns an error if the database fails.
-    pub fn owned(&self, person: &str) -> Result<Vec<OwnedOrganisation>, StoreError> {
-        self.0.db.organisations().owned(person)
+    pub fn unproven(&self, person: &str) -> Result<Vec<UnprovenOrganisation>, StoreError> {
+        self.0.db.organisations().unproven(person)
     }
 
     /// Returns the members of an organisation (by id), by their addresses.

@@ -12,7 +12,9 @@ pub fn canonical_domain(domain: &str) -> Option<String> {
     let ascii = Uts46::new().to_ascii(domain.as_bytes(), deny, hyphens, DnsLength::Verify);
     let is_address = |domain: &str| {
         let last = domain.rsplit('.').next().unwrap_or_default();
-        last.bytes().all(|byte| byte.is_ascii_digit())
+        let digits = last.strip_prefix("0x").unwrap_or(last);
+        digits.len() < last.len() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+            || last.bytes().all(|byte| byte.is_ascii_digit())
     };
     ascii
         .ok()

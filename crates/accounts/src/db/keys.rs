@@ -172,6 +172,20 @@ impl KeyRows<'_> {
         })
     }
 
+    /// Returns the live keys of a person: those of the own account, and of the memberships.
+    pub fn keys_of_person(&self, person: &str) -> Result<Vec<KeyRow>, StoreError> {
+        self.0.read("list a person's keys", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY_COLUMNS} FROM api_key
+                     WHERE (account = ?1 OR member = ?1) AND status <> 'revoked'
+                     ORDER BY created_at_ms DESC, id DESC LIMIT ?2",
+                ))?
+                .query_map(params![person, MAX_KEYS_LISTED], key_row)?
+                .collect()
+        })
+    }
+
     /// Returns the account's keys that are not revoked and have settings.
     pub fn keys_with_settings(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
         self.0.read("list an account's keys with settings", |connection| {

@@ -3,9 +3,11 @@
 //! Each change checks the rules of `membership.rs` in its own transaction, so that a role that is
 //! taken away counts at once. This file must not see an invitation's token.
 
+use super::account_lifecycle::revoke_keys;
 use super::audit::{self, AuditEntry, NewAuditLine};
 use super::rows::first_column;
 use super::views::OrganisationRows;
+use super::webhooks;
 use crate::limits::{MAX_CLAIMS, MAX_LIVE_KEYS, MAX_MEMBERS, MAX_OWNED};
 use crate::membership::{MemberAction, OrganisationRole};
 use credits::limits::SpendLimit;
@@ -30,13 +32,27 @@ pub struct Membership {
     pub since_ms: i64,
 }
 
-/// An organisation that a person owns.
+/// An organisation of a person whose mailbox was never proven, and what the first proof ends there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedOrganisation {
+pub struct UnprovenOrganisation {
     /// Id of the organisation's account.
     pub account: String,
     pub name: String,
-    pub has_other_owners: bool,
+    pub ends: FirstProofEnds,
+}
+
+/// What the first proof of a person's mailbox ends in an organisation, with the keys of the members
+/// who go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FirstProofEnds {
+    /// Everything that others may do there: the person made it, and is its only owner.
+    Others,
+    /// The person's membership: the person made it, and others own it, too.
+    Membership,
+    /// The members whom the person invited, and those whom these invited, by e-mail; the webhook
+    /// too, unless somebody else could have set it. An operator made it, or somebody who invited
+    /// the person.
+    Guests { emails: Vec<String>, webhook: bool },
 }
 
 /// A person in an organisation.
@@ -159,11 +175,12 @@ impl OrganisationRows<'_> {
         })
     }
 
-    /// Returns the organisations that a person owns without an operator's act, by their names.
-    pub fn owned(&self, person: &str) -> Result<Vec<OwnedOrganisation>, StoreError> {
+    /// Returns the organisations in which the first proof of a person's mailbox ends something, by
+    /// their names.
+    pub fn unproven(&self, person: &str) -> Result<Vec<UnprovenOrganisation>, StoreError> {
         self.0
-            .read("list the organisations that a person owns", |connection| {
-                owned(connection, person)
+            .read("list what a person may have let others do", |connection| {
+                unproven(connection, person)
             })
     }
 
@@ -572,76 +589,161 @@ pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusq
     )
 }
 
-/// Returns the organisations that a person owns, but for those that an operator made: there, the
-/// person who made it is not its first owner.
-fn owned(connection: &Connection, person: &str) -> rusqlite::Result<Vec<OwnedOrganisation>> {
-    connection
+/// Returns what the first proof of a person's mailbox ends, by the organisations' names. Who made an
+/// organisation without an operator is its first owner.
+fn unproven(connection: &Connection, person: &str) -> rusqlite::Result<Vec<UnprovenOrganisation>> {
+    let managed: Vec<(String, String, bool, bool)> = connection
         .prepare_cached(
-            "SELECT a.id, a.organisation, EXISTS(SELECT 1 FROM membership other
-                WHERE other.account = m.account AND other.person <> ?1 AND other.role = 'owner')
+            "SELECT a.id, a.organisation,
+               m.role = 'owner' AND EXISTS(SELECT 1 FROM audit
+                 WHERE object = m.account AND act = 'organisation.create'
+                   AND actor = json_extract(after, '$.person')),
+               EXISTS(SELECT 1 FROM membership other
+                 WHERE other.account = m.account AND other.person <> ?1 AND other.role = 'owner')
              FROM membership m JOIN account a ON a.id = m.account
-             WHERE m.person = ?1 AND m.role = 'owner' AND EXISTS(SELECT 1 FROM audit
-                WHERE object = m.account AND act = 'organisation.create'
-                  AND actor = json_extract(after, '$.person'))
+             WHERE m.person = ?1 AND m.role IN ('owner', 'admin')
              ORDER BY lower(a.organisation), a.id",
         )?
         .query_map([person], |row| {
-            Ok(OwnedOrganisation {
-                account: row.get(0)?,
-                name: row.get(1)?,
-                has_other_owners: row.get(2)?,
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    let mut found = Vec::new();
+    for (account, name, is_self_made, has_other_owners) in managed {
+        let ends = match (is_self_made, has_other_owners) {
+            (true, false) => FirstProofEnds::Others,
+            (true, true) => FirstProofEnds::Membership,
+            (false, _) => {
+                let guests = guests(connection, &account, person)?;
+                let webhook = has_webhook_of(connection, &account, person, &guests)?;
+                let emails: Vec<_> = guests.into_iter().map(|guest| guest.email).collect();
+                if emails.is_empty() && !webhook {
+                    continue;
+                }
+                FirstProofEnds::Guests { emails, webhook }
+            }
+        };
+        found.push(UnprovenOrganisation {
+            account,
+            name,
+            ends,
+        });
+    }
+    Ok(found)
+}
+
+struct Guest {
+    person: String,
+    email: String,
+    role: OrganisationRole,
+}
+
+/// Returns the members of an organisation whom a person invited, and those whom these invited.
+fn guests(connection: &Connection, account: &str, person: &str) -> rusqlite::Result<Vec<Guest>> {
+    connection
+        .prepare_cached(
+            "WITH RECURSIVE guest(person) AS (VALUES(?2) UNION
+               SELECT m.person FROM guest g
+               JOIN audit a ON a.actor = g.person AND a.act = 'organisation.invite' AND a.object = ?1
+               JOIN account p ON p.email = json_extract(a.after, '$.email')
+               JOIN membership m ON m.account = ?1 AND m.person = p.id)
+             SELECT p.id, p.email, m.role FROM guest g
+             JOIN account p ON p.id = g.person
+             JOIN membership m ON m.account = ?1 AND m.person = p.id
+             WHERE p.id <> ?2 ORDER BY p.email",
+        )?
+        .query_map([account, person], |row| {
+            Ok(Guest {
+                person: row.get(0)?,
+                email: row.get(1)?,
+                role: role_at(row, 2)?,
             })
         })?
         .collect()
 }
 
+/// Returns whether an organisation has a webhook that only a person and the guests could have set.
+fn has_webhook_of(
+    connection: &Connection,
+    account: &str,
+    person: &str,
+    guests: &[Guest],
+) -> rusqlite::Result<bool> {
+    let has_webhook: bool = connection.query_row(
+        "SELECT EXISTS(SELECT 1 FROM webhook WHERE account = ?1)",
+        [account],
+        first_column,
+    )?;
+    let managers: Vec<String> = connection
+        .prepare_cached(
+            "SELECT person FROM membership WHERE account = ?1 AND role IN ('owner', 'admin')",
+        )?
+        .query_map([account], first_column)?
+        .collect::<Result<_, _>>()?;
+    let is_theirs =
+        |manager: &String| manager == person || guests.iter().any(|guest| guest.person == *manager);
+    Ok(has_webhook && managers.iter().all(is_theirs))
+}
+
 /// Ends what a stranger who signed up with the address of a person could have made in
-/// organisations: the person's invitations; the person's membership in organisations that other
-/// owners have, too; and in those of the person alone, all invitations and other members. Returns
-/// the latter, whose keys and webhooks the caller ends, like the person's keys. `act` is the first
-/// proof of the mailbox.
+/// organisations, and the person's invitations. The keys of the person are the caller's to end.
+/// `act` is the first proof of the mailbox.
 pub(crate) fn end_unproven(
     transaction: &Transaction<'_>,
     person: &str,
     act: &AuditEntry<'_>,
-) -> rusqlite::Result<Vec<String>> {
-    let (shared, alone): (Vec<_>, Vec<_>) = owned(transaction, person)?
-        .into_iter()
-        .partition(|organisation| organisation.has_other_owners);
-    for OwnedOrganisation { account, .. } in shared {
-        append_removal(
-            transaction,
-            &account,
-            (person, OrganisationRole::Owner),
-            act,
-        )?;
-        transaction.execute(
-            "DELETE FROM membership WHERE account = ?1 AND person = ?2",
-            [&*account, person],
-        )?;
-    }
-    let organisations: Vec<String> = alone.into_iter().map(|it| it.account).collect();
-    for organisation in &organisations {
-        let others: Vec<(String, OrganisationRole)> = transaction
-            .prepare("SELECT person, role FROM membership WHERE account = ?1 AND person <> ?2")?
-            .query_map([&**organisation, person], |row| {
-                Ok((row.get(0)?, role_at(row, 1)?))
-            })?
-            .collect::<Result<_, _>>()?;
-        for (other, role) in others {
-            append_removal(transaction, organisation, (&other, role), act)?;
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    for UnprovenOrganisation { account, ends, .. } in unproven(transaction, person)? {
+        let members = match &ends {
+            FirstProofEnds::Others => others(transaction, &account, person)?,
+            FirstProofEnds::Membership => vec![(person.to_owned(), OrganisationRole::Owner)],
+            FirstProofEnds::Guests { .. } => guests(transaction, &account, person)?
+                .into_iter()
+                .map(|guest| (guest.person, guest.role))
+                .collect(),
+        };
+        for (member, role) in members {
+            append_removal(transaction, &account, (&member, role), act)?;
+            let member = [&*account, &*member];
+            for statement in [
+                "DELETE FROM membership WHERE account = ?1 AND person = ?2",
+                "DELETE FROM member_invite WHERE account = ?1 AND invited_by = ?2",
+            ] {
+                transaction.execute(statement, member)?;
+            }
+            transaction.execute(
+                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
+                 WHERE account = ?1 AND member = ?2 AND status <> 'revoked'",
+                params![member[0], member[1], now_ms],
+            )?;
         }
-        transaction.execute(
-            "DELETE FROM membership WHERE account = ?1 AND person <> ?2",
-            [&**organisation, person],
-        )?;
-        transaction.execute(
-            "DELETE FROM member_invite WHERE account = ?1",
-            [organisation],
-        )?;
+        if ends == FirstProofEnds::Others {
+            revoke_keys(transaction, &account, now_ms)?;
+            transaction.execute("DELETE FROM member_invite WHERE account = ?1", [&account])?;
+        }
+        if matches!(
+            ends,
+            FirstProofEnds::Others | FirstProofEnds::Guests { webhook: true, .. }
+        ) {
+            webhooks::remove(transaction, &account, now_ms)?;
+        }
     }
-    transaction.execute("DELETE FROM member_invite WHERE invited_by = ?1", [person])?;
-    Ok(organisations)
+    transaction
+        .execute("DELETE FROM member_invite WHERE invited_by = ?1", [person])
+        .map(drop)
+}
+
+/// Returns the members of an organisation but one.
+fn others(
+    connection: &Connection,
+    account: &str,
+    person: &str,
+) -> rusqlite::Result<Vec<(String, OrganisationRole)>> {
+    connection
+        .prepare("SELECT person, role FROM membership WHERE account = ?1 AND person <> ?2")?
+        .query_map([account, person], |row| Ok((row.get(0)?, role_at(row, 1)?)))?
+        .collect()
 }
 
 /// Adds the line that a member was removed with the keys.

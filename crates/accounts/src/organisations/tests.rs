@@ -532,7 +532,7 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
             .set_webhook(organisation, hook, &[7; 32], NOW)
             .unwrap()
     );
-    let open = |name: &str, maker: &str, owner: &str, others: (&str, OrganisationRole)| {
+    let create = |name: &str, maker: &str, owner: &str, others: (&str, OrganisationRole)| {
         let (maker, operator) = (by(maker), by("uid 0"));
         let acting = world.accounts.with_actor(&maker, NOW);
         let id = acting.create_organisation(name, owner).unwrap().id;
@@ -541,9 +541,9 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
         id
     };
     let (own, co_owner) = (OrganisationRole::Member, OrganisationRole::Owner);
-    let operators = open("Operator's", "uid 0", stranger, (&friend, own));
-    let shared = open("Shared", stranger, stranger, (&friend, co_owner));
-    let handed = open("Handed over", &friend, &friend, (stranger, co_owner));
+    let operators = create("Operator's", "uid 0", stranger, (&friend, own));
+    let shared = create("Shared", stranger, stranger, (&friend, co_owner));
+    let handed = create("Handed over", &friend, &friend, (stranger, co_owner));
     let demotion = world.accounts.with_actor(&by("uid 0"), NOW).change_member(
         MemberAuthority::Operator,
         &handed,
@@ -552,20 +552,45 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
         None,
     );
     demotion.unwrap();
+    // In the operator's organisation, the stranger invites a mate, and the mate another one.
+    let mut inviter = stranger.clone();
+    let mut guest = |email: &str| {
+        let person = open(&world.accounts, email);
+        let (by_inviter, by_guest) = (by(&inviter), by(&person));
+        let acting = world.accounts.with_actor(&by_inviter, NOW);
+        let role = OrganisationRole::Admin;
+        let invite = acting.invite_member(&operators, email, role).unwrap();
+        let acting = world.accounts.with_actor(&by_guest, NOW);
+        acting.join_organisation(&invite.token).unwrap();
+        inviter.clone_from(&person);
+        world.key_in(&operators, &person).unwrap().key
+    };
+    let guest_keys = ["mate@example.com", "next-mate@example.com"].map(&mut guest);
+    let is_set = webhooks.set_webhook(&operators, hook, &[7; 32], NOW);
+    assert!(is_set.unwrap());
     let keys_of = |account: &str| {
         [stranger, &friend].map(|person| world.key_in(account, person).unwrap().key)
     };
-    let ([operators_key, _], [left_key, kept_key], [_, handed_key]) =
+    let ([operators_key, friends_key], [left_key, kept_key], [_, handed_key]) =
         (keys_of(&operators), keys_of(&shared), keys_of(&handed));
     let organisations = world.accounts.organisations();
-    let owned = organisations.owned(stranger).unwrap().into_iter();
+    let listed = organisations.unproven(stranger).unwrap().into_iter();
+    let guests = FirstProofEnds::Guests {
+        emails: vec!["mate@example.com".into(), "next-mate@example.com".into()],
+        webhook: true,
+    };
     assert_eq!(
-        owned
-            .map(|it| (it.name, it.has_other_owners))
-            .collect::<Vec<_>>(),
-        [("Acme", false), ("Handed over", false), ("Shared", true)]
-            .map(|(name, has_others)| (name.to_owned(), has_others))
+        listed.map(|it| (it.name, it.ends)).collect::<Vec<_>>(),
+        [
+            ("Acme", FirstProofEnds::Others),
+            ("Handed over", FirstProofEnds::Others),
+            ("Operator's", guests),
+            ("Shared", FirstProofEnds::Membership),
+        ]
+        .map(|(name, ends)| (name.to_owned(), ends))
     );
+    let of_person = world.accounts.api_keys().keys_of_person(stranger).unwrap();
+    assert_eq!(of_person.len(), 3, "in three organisations");
     let links = world.accounts.one_time_links();
     let prove = |ends_credentials: Option<bool>| {
         let link = links.create_own_link(stranger, LinkPurpose::Reset, NOW);
@@ -584,9 +609,15 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
     assert_eq!(organisations.members(&shared).unwrap()[0].person, friend);
     assert_eq!(members(&shared), 1);
     let keys = world.accounts.api_keys();
-    let works = [kept_key, operators_key, left_key, handed_key]
-        .map(|key| keys.authenticate(&key, NOW).is_ok());
-    assert_eq!(works, [true, false, false, false], "another owner's stays");
+    let works = |key: &String| keys.authenticate(key, NOW).is_ok();
+    assert!(works(&kept_key) && works(&friends_key), "of others");
+    for ended in [operators_key, left_key, handed_key]
+        .iter()
+        .chain(&guest_keys)
+    {
+        assert!(!works(ended));
+    }
+    assert!(webhooks.webhook(&operators).unwrap().is_none());
 
     // From then on, the organisation is its holder's.
     invite().unwrap();
