@@ -145,34 +145,38 @@ impl VendorClient<'_> {
         )
     }
 
+    /// Sends a small request, at the most common path of the model's kind. A vendor that lacks it
+    /// may have a path of its own, as Cohere has for embeddings.
     async fn send_test_request(
         &self,
         address: SocketAddr,
         model: &CatalogModel,
         report: &mut EndpointReport,
     ) {
-        let metered = MeteredEndpoint::for_kind(model.kind);
-        let (usual_path, (content_type, body)) = match metered {
-            Some(endpoint) => (endpoint.path, endpoint.sample(&model.upstream_model)),
-            None => (
-                translate::vendor_path(model.protocol()),
-                (
-                    "application/json",
-                    test_request_body(model).to_string().into_bytes(),
-                ),
-            ),
-        };
-        let began = Instant::now();
-        let body = Bytes::from(body);
-        let response = self
-            .post(address, usual_path, content_type, body.clone())
-            .await;
+        let common = MeteredEndpoint::of_kind(model.kind).next();
+        let mut sent = self.send_sample(address, model, common).await;
+        for own in MeteredEndpoint::of_kind(model.kind).filter(|row| row.is_of_one_vendor) {
+            if !matches!(&sent.response, Ok(response) if response.status == 404) {
+                break;
+            }
+            let other = self.send_sample(address, model, Some(own)).await;
+            if matches!(&other.response, Ok(response) if response.status != 404) {
+                sent = other;
+            }
+        }
+        let SentSample {
+            metered,
+            usual_path,
+            content_type,
+            body,
+            response,
+            milliseconds,
+        } = sent;
         let name = &model.upstream_model;
         let response = match response {
             Ok(response) => response,
             Err(why) => return report.add_fault(format!("{name} did not answer: {why}")),
         };
-        let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let value = response.json();
         let usage = value.as_ref().map(|value| &value["usage"]);
         let count = |names: [&str; 2]| {
@@ -237,6 +241,48 @@ impl VendorClient<'_> {
             )),
         }
     }
+
+    /// Sends a small request to an endpoint; `None` is that of a chat model.
+    async fn send_sample(
+        &self,
+        address: SocketAddr,
+        model: &CatalogModel,
+        metered: Option<&'static MeteredEndpoint>,
+    ) -> SentSample {
+        let (usual_path, (content_type, body)) = match metered {
+            Some(endpoint) => (endpoint.path, endpoint.sample(&model.upstream_model)),
+            None => (
+                translate::vendor_path(model.protocol()),
+                (
+                    "application/json",
+                    test_request_body(model).to_string().into_bytes(),
+                ),
+            ),
+        };
+        let began = Instant::now();
+        let body = Bytes::from(body);
+        let response = self
+            .post(address, usual_path, content_type, body.clone())
+            .await;
+        SentSample {
+            metered,
+            usual_path,
+            content_type,
+            body,
+            response,
+            milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// A small request to a vendor, and what became of it.
+struct SentSample {
+    metered: Option<&'static MeteredEndpoint>,
+    usual_path: &'static str,
+    content_type: &'static str,
+    body: Bytes,
+    response: Result<ProbeResponse, String>,
+    milliseconds: u64,
 }
 
 /// What the gateway would bill for the answer to a sample; `None` if it is of no known form.

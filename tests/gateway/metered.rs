@@ -101,7 +101,7 @@ fn embeddings_pass_unchanged_and_cost_what_the_vendor_counts() {
         assert_eq!(credits, i64::from(tokens) * PRICE);
         spent += credits;
     }
-    // No believable count: a token for each 3.5 bytes, and never more than was held.
+    // No believable count: 0.3 tokens for each byte, and never more than was held.
     for (usage, is_estimated) in [
         ("none", true),
         ("zero", true),
@@ -136,6 +136,86 @@ fn embeddings_pass_unchanged_and_cost_what_the_vendor_counts() {
         line(&receipt(&world, &account, &answer), "input")["tokens"],
         300_000
     );
+}
+
+#[test]
+fn the_paths_of_one_vendor_pass_unchanged_and_cost_what_it_counts() {
+    let world = plan().start();
+    let account = world.account();
+    let types = json!(["float", "uint8", "base64"]);
+    for (path, mut body, tokens, is_estimated) in [
+        (
+            "/v2/embed",
+            json!({"texts": ["[[sim input=7]]", "two"], "embedding_types": types}),
+            7,
+            false,
+        ),
+        ("/v1/embed", json!({"texts": ["one"]}), 1, false),
+        (
+            "/v2/embed",
+            json!({"texts": ["[[sim usage=none]]"]}),
+            6,
+            true,
+        ),
+        (
+            "/v1/contextualizedembeddings",
+            json!({"inputs": [["[[sim input=5]]", "b"], ["c"]]}),
+            5,
+            false,
+        ),
+        (
+            "/v1/contextualizedembeddings",
+            json!({"inputs": [["[[sim usage=zero]]", "b"]]}),
+            6,
+            true,
+        ),
+    ] {
+        body["model"] = json!("beta-embed");
+        let answer = world.ask(&post(path, &account, &body));
+        let receipt = receipt(&world, &account, &answer);
+        let sent = world.vendor.last();
+        assert_eq!(sent["path"], path);
+        let own = directly(&world, path, sent["body"].as_str().unwrap()).text();
+        let own = own.replace("text-embedding-3-large", "beta-embed");
+        assert_eq!(answer.text(), own, "{body}");
+        assert_eq!(line(&receipt, "input")["tokens"], tokens, "{receipt}");
+        assert_eq!(receipt["estimated"], is_estimated, "{receipt}");
+    }
+    let calls = world.vendor.calls();
+    for (path, members, param, words) in [
+        (
+            "/v2/embed",
+            json!({"texts": ["x"], "images": ["data:x"]}),
+            "images",
+            "price of their own",
+        ),
+        (
+            "/v2/embed",
+            json!({"inputs": [{"content": []}]}),
+            "inputs",
+            "send texts",
+        ),
+        ("/v1/embed", json!({}), "texts", "Missing"),
+        (
+            "/v1/contextualizedembeddings",
+            json!({"inputs": [[["x"]]]}),
+            "inputs",
+            "lists of strings",
+        ),
+        (
+            "/v1/contextualizedembeddings",
+            json!({"model": "beta-5.2", "inputs": [["x"]]}),
+            "model",
+            "/v1/chat/completions",
+        ),
+    ] {
+        let mut body = json!({"model": "beta-embed"});
+        let members = members.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(members);
+        refused(&world.ask(&post(path, &account, &body)), param, words);
+    }
+    assert_eq!(world.vendor.calls(), calls);
+    world.close();
 }
 
 #[test]

@@ -7,8 +7,8 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, Stream};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -124,6 +124,69 @@ fn a_vendor_that_works_is_shown_with_all_that_was_found() {
         "{}",
         said(&unknown)
     );
+}
+
+/// A server with one path, which embeds as Cohere does. Any other path is 404.
+fn server_with(own: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = move |client: TcpStream| -> std::io::Result<()> {
+        let mut request = BufReader::new(&client);
+        let (mut line, mut length) = (String::new(), 0);
+        request.read_line(&mut line)?;
+        let is_own = line.starts_with(&format!("POST {own} "));
+        while line.trim() != "" {
+            line.clear();
+            request.read_line(&mut line)?;
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        request.read_exact(&mut vec![0; length])?;
+        let (status, body) = match is_own {
+            true => (
+                200,
+                json!({"embeddings": {"float": [[0.5]]}, "meta": {"billed_units": {"input_tokens": 1.0}}}),
+            ),
+            false => (404, json!({"message": "no such path"})),
+        };
+        let body = body.to_string();
+        let length = body.len();
+        (&client).write_all(
+            format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+                .as_bytes(),
+        )
+    };
+    std::thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            answer(client).unwrap();
+        }
+    });
+    port
+}
+
+#[test]
+fn a_vendor_with_a_path_of_its_own_is_asked_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let embedder = |port: u16| {
+        let config = file(
+            dir.path(),
+            &chat_at(&format!("http://127.0.0.1:{port}")),
+            "e",
+        );
+        let text = std::fs::read_to_string(&config).unwrap();
+        let text = text.replace("max_output_tokens: 900", "kind: embedding");
+        std::fs::write(&config, text.replace(", output: \"1\"", "")).unwrap();
+        tested(&config)
+    };
+    let (code, report) = embedder(server_with("/v2/embed"));
+    let request = &report["requests"][0];
+    assert_eq!((code, &request["status"]), (0, &json!(200)), "{report}");
+    assert_eq!(request["input"], 1, "{report}");
+    // A vendor that has none of the paths is reported with the common one.
+    let (code, report) = embedder(server_with("/none"));
+    let fault = report["faults"][0].as_str().unwrap();
+    assert!(code == 1 && fault.contains("/v1/embeddings"), "{report}");
 }
 
 #[test]

@@ -937,11 +937,12 @@ pub struct Model {
     /// The model's name at the vendor.
     pub upstream_model: String,
     /// What the model computes: `chat` (default) serves chat completions, messages and responses,
-    /// `embedding` `/v1/embeddings`, `rerank` `/v1/rerank` and `/v2/rerank`, `moderation`
+    /// `embedding` `/v1/embeddings` (Cohere's also `/v1/embed` and `/v2/embed`, Voyage's
+    /// `/v1/contextualizedembeddings`), `rerank` `/v1/rerank` and `/v2/rerank`, `moderation`
     /// `/v1/moderations`, `image` `/v1/images/generations` and `/v1/images/edits`, `speech`
-    /// `/v1/audio/speech`, `transcription` `/v1/audio/transcriptions` and
-    /// `/v1/audio/translations`. Other kinds than `chat` need a vendor with `protocol: chat`, and
-    /// have no `capabilities` and no `fallback`.
+    /// `/v1/audio/speech`, `transcription` `/v1/audio/transcriptions` (Cohere's also
+    /// `/v2/audio/transcriptions`) and `/v1/audio/translations`. Other kinds than `chat` need a
+    /// vendor with `protocol: chat`, and have no `capabilities` and no `fallback`.
     #[serde(default)]
     pub kind: ModelKindKey,
     /// `responses`: the chat vendor also serves this model at `/v1/responses`, and gets requests of

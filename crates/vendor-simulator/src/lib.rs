@@ -83,18 +83,20 @@
 //!
 //! # Embeddings, reranking and moderations
 //!
-//! `POST /v1/embeddings`, `/v1/rerank`, `/v2/rerank` and `/v1/moderations` take the marker in their
-//! first input or query. `status`, `usage`, `input` (for Cohere's models: search units), `model`,
-//! `unknown` and the keys of the wire have their effect; `dimensions` of a request for embeddings
-//! sets the size of the answer. The model `rerank-2.5` answers as Voyage's, any other as Cohere's.
+//! `POST /v1/embeddings`, Cohere's `/v1/embed` and `/v2/embed`, Voyage's
+//! `/v1/contextualizedembeddings`, `/v1/rerank`, `/v2/rerank` and `/v1/moderations` take the
+//! marker in their first input or query. `status`, `usage`, `input` (for Cohere's models of
+//! reranking: search units), `model`, `unknown` and the keys of the wire have their effect;
+//! `dimensions` of a request for embeddings sets the size of the answer. Models `voyage-…` and
+//! `rerank-2.5` answer as Voyage's, other models for reranking as Cohere's.
 //!
 //! # Images, speech and transcriptions
 //!
 //! `POST /v1/images/generations`, `/v1/images/edits`, `/v1/audio/speech`,
-//! `/v1/audio/transcriptions` and `/v1/audio/translations` take the marker in their prompt, or in
-//! the text that is spoken. `bytes` is the size of an image or of the audio, `text` what was said,
-//! `input` its seconds, `output` the tokens of the images. A model `gpt-4o…` counts tokens of
-//! audio, any other one seconds.
+//! `/v1/audio/transcriptions`, Cohere's `/v2/audio/transcriptions` and `/v1/audio/translations`
+//! take the marker in their prompt, or in the text that is spoken. `bytes` is the size of an image
+//! or of the audio, `text` what was said, `input` its seconds, `output` the tokens of the images. A
+//! model `gpt-4o…` counts tokens of audio, any other one seconds.
 //!
 //! # Profiles
 //!

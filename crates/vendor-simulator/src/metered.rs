@@ -1,6 +1,6 @@
-//! Embeddings and moderations as OpenAI serves them, reranking as Cohere and Voyage do: one JSON
-//! answer to one JSON request. The first text of the request may have a marker; of its keys, those
-//! about the usage, errors and the wire have their effect.
+//! Embeddings and moderations as OpenAI serves them, embeddings and reranking as Cohere and Voyage
+//! do: one JSON answer to one JSON request. The first text of the request may have a marker; of
+//! its keys, those about the usage, errors and the wire have their effect.
 //!
 //! It must not know that the answer is billed.
 
@@ -80,11 +80,15 @@ impl EmbeddingInput {
     }
 }
 
-/// Answers an embeddings request.
+/// Answers an embeddings request: as Voyage for its own models, as OpenAI for all others.
 ///
 /// # Errors
 /// Returns the vendor's refusal.
 pub fn embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| FixedError::ChatNotJson)?;
+    if value["model"].as_str().unwrap_or("").starts_with("voyage-") {
+        return voyage_embeddings(body);
+    }
     let params: EmbeddingParams = read(body)?;
     let inputs = params.input.inputs();
     if inputs.is_empty() || inputs.iter().any(|(text, _)| text.is_empty()) {
@@ -103,7 +107,7 @@ pub fn embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
     let first = inputs.first().map_or("", |(text, _)| text);
     let (behaviour, usage) = behaviour(first, inputs.iter().map(|(_, tokens)| tokens).sum())?;
     let items = (0..).zip(&inputs).map(|(index, (text, _)): (usize, _)| {
-        let vector = vector(text, dimensions, params.encoding_format);
+        let vector = vector(text, dimensions, "float", params.encoding_format);
         format!(r#"{{"object":"embedding","index":{index},"embedding":{vector}}}"#)
     });
     let items: Vec<_> = items.collect();
@@ -121,6 +125,168 @@ pub fn embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
             _ => answer,
         }
         .into_bytes(),
+        content_type: JSON,
+        behaviour,
+        usage,
+    })
+}
+
+/// The parameters of Voyage's embeddings, alone (`input`) and in the context of a list (`inputs`).
+/// Source: `Client.embed` and `Client.contextualized_embed` of voyageai 0.5.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VoyageEmbeddingParams {
+    model: String,
+    #[serde(default)]
+    input: Vec<String>,
+    #[serde(default)]
+    inputs: Vec<Vec<String>>,
+    #[serde(default, rename = "input_type")]
+    _input_type: Option<String>,
+    #[serde(default, rename = "truncation")]
+    _truncation: Option<bool>,
+    #[serde(default)]
+    output_dtype: Option<String>,
+    #[serde(default)]
+    output_dimension: Option<usize>,
+    #[serde(default)]
+    encoding_format: Option<EncodingFormat>,
+    /// The vendor cuts each text into pieces, and returns them.
+    #[serde(default)]
+    enable_auto_chunking: bool,
+    #[serde(default, rename = "chunk_size")]
+    _chunk_size: Option<u64>,
+    #[serde(default, rename = "chunk_overlap")]
+    _chunk_overlap: Option<u64>,
+}
+
+/// Answers a request for embeddings as Voyage does.
+///
+/// # Errors
+/// Returns the vendor's refusal.
+pub fn voyage_embeddings(body: &[u8]) -> Result<MeteredCall, SimulatedError> {
+    let params: VoyageEmbeddingParams = read(body)?;
+    let is_flat = params.inputs.is_empty();
+    let lists = match is_flat {
+        true => vec![params.input],
+        false => params.inputs,
+    };
+    let texts = || lists.iter().flatten();
+    let first = texts().next().ok_or_else(no_input)?;
+    let tokens = texts().map(|text| count::tokens(text.len())).sum();
+    let (behaviour, usage) = behaviour(first, tokens)?;
+    let dimensions = params.output_dimension.unwrap_or(DIMENSIONS);
+    let kind = params.output_dtype.as_deref().unwrap_or("float");
+    let format = params.encoding_format.unwrap_or_default();
+    let items = |list: &[String]| {
+        let items = (0..).zip(list).map(|(index, text): (usize, _)| {
+            let vector = vector(text, dimensions, kind, format);
+            let piece = match params.enable_auto_chunking {
+                true => format!(r#","text":{}"#, quote(text)),
+                false => String::new(),
+            };
+            format!(r#"{{"object":"embedding","index":{index},"embedding":{vector}{piece}}}"#)
+        });
+        items.collect::<Vec<_>>().join(",")
+    };
+    let data: Vec<_> = match is_flat {
+        true => lists.iter().map(|list| items(list)).collect(),
+        false => {
+            let list = |(index, list): (usize, &Vec<String>)| {
+                let items = items(list);
+                format!(r#"{{"object":"list","index":{index},"data":[{items}]}}"#)
+            };
+            (0..).zip(&lists).map(list).collect()
+        }
+    };
+    let total = usage.count(usage.input);
+    let total = total.map(|tokens| format!(r#","usage":{{"total_tokens":{tokens}}}"#));
+    let answer = format!(
+        r#"{{"object":"list","data":[{}],"model":{}{}}}"#,
+        data.join(","),
+        behaviour.model_field(&params.model),
+        total.unwrap_or_default(),
+    );
+    Ok(MeteredCall {
+        answer: answer.into_bytes(),
+        content_type: JSON,
+        behaviour,
+        usage,
+    })
+}
+
+fn no_input() -> SimulatedError {
+    SimulatedError::from_param("invalid request: there is no input", "input", None)
+}
+
+/// The parameters of Cohere's own embeddings. Source: `ClientV2.embed` and `Client.embed` of cohere
+/// 7.3 for Python.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CohereEmbeddingParams {
+    #[serde(rename = "model")]
+    _model: String,
+    texts: Vec<String>,
+    #[serde(default, rename = "input_type")]
+    _input_type: Option<String>,
+    #[serde(default)]
+    output_dimension: Option<usize>,
+    #[serde(default)]
+    embedding_types: Vec<String>,
+    #[serde(default, rename = "max_tokens")]
+    _max_tokens: Option<u64>,
+    #[serde(default, rename = "truncate")]
+    _truncate: Option<String>,
+    #[serde(default, rename = "priority")]
+    _priority: Option<i64>,
+}
+
+/// Answers a request for embeddings at Cohere's own paths. Without types, the first version gives a
+/// list of vectors alone.
+///
+/// # Errors
+/// Returns the vendor's refusal.
+pub fn cohere_embeddings(body: &[u8], version: &str) -> Result<MeteredCall, SimulatedError> {
+    let params: CohereEmbeddingParams = read(body)?;
+    let first = params.texts.first().ok_or_else(no_input)?;
+    let tokens = params.texts.iter().map(|text| count::tokens(text.len()));
+    let (behaviour, usage) = behaviour(first, tokens.sum())?;
+    let dimensions = params.output_dimension.unwrap_or(DIMENSIONS);
+    let vectors = |kind: &str| {
+        let format = match kind {
+            "base64" => EncodingFormat::Base64,
+            _ => EncodingFormat::Float,
+        };
+        let vectors = params.texts.iter();
+        let vectors: Vec<_> = vectors
+            .map(|text| vector(text, dimensions, kind, format))
+            .collect();
+        format!("[{}]", vectors.join(","))
+    };
+    let mut types = params.embedding_types;
+    let (form, embeddings) = match types.is_empty() && version == "1" {
+        true => ("embeddings_floats", vectors("float")),
+        false => {
+            if types.is_empty() {
+                types.push("float".to_owned());
+            }
+            let types = types
+                .iter()
+                .map(|kind| format!("{}:{}", quote(kind), vectors(kind)));
+            let types: Vec<_> = types.collect();
+            ("embeddings_by_type", format!("{{{}}}", types.join(",")))
+        }
+    };
+    let texts: Vec<_> = params.texts.iter().map(|text| quote(text)).collect();
+    let billed = usage.count(usage.input);
+    let billed = billed.map(|tokens| format!(r#","billed_units":{{"input_tokens":{tokens}.0}}"#));
+    let answer = format!(
+        r#"{{"id":"emb-sim","response_type":"{form}","embeddings":{embeddings},"texts":[{}],"meta":{{"api_version":{{"version":"{version}"}}{}}}}}"#,
+        texts.join(","),
+        billed.unwrap_or_default(),
+    );
+    Ok(MeteredCall {
+        answer: answer.into_bytes(),
         content_type: JSON,
         behaviour,
         usage,
@@ -382,9 +548,25 @@ fn usage_member(usage: &SimUsage) -> String {
     format!(r#","usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#)
 }
 
-/// A vector that depends on the text alone.
-fn vector(text: &str, dimensions: usize, format: EncodingFormat) -> String {
+/// A vector that depends on the text alone. `kind`: the type of its numbers; in those of bits, a
+/// byte has eight of them.
+fn vector(text: &str, dimensions: usize, kind: &str, format: EncodingFormat) -> String {
     let hash = Sha256::digest(text.as_bytes());
+    if !matches!(kind, "float" | "base64") {
+        let length = match kind {
+            "binary" | "ubinary" => dimensions.div_ceil(8),
+            _ => dimensions,
+        };
+        let bytes: Vec<_> = hash.iter().copied().cycle().take(length).collect();
+        if matches!(format, EncodingFormat::Base64) {
+            return quote(&base64::engine::general_purpose::STANDARD.encode(bytes));
+        }
+        let numbers = bytes.iter().map(|byte| match kind.starts_with('u') {
+            true => byte.to_string(),
+            false => byte.cast_signed().to_string(),
+        });
+        return format!("[{}]", numbers.collect::<Vec<_>>().join(","));
+    }
     let numbers = (0..dimensions).map(|index| {
         let byte = hash.get(index % hash.len()).copied().unwrap_or_default();
         // From 0.5 to 1, as the bits of the byte say.

@@ -147,6 +147,15 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.answer_metered(metered::embeddings(&request.body)?)
             }
+            ("POST", "/v1/contextualizedembeddings") => {
+                self.check_key()?;
+                self.answer_metered(metered::voyage_embeddings(&request.body)?)
+            }
+            ("POST", path @ ("/v1/embed" | "/v2/embed")) => {
+                self.check_key()?;
+                let version = path.get(2..3).unwrap_or_default();
+                self.answer_metered(metered::cohere_embeddings(&request.body, version)?)
+            }
             ("POST", "/v1/rerank" | "/v2/rerank") => {
                 self.check_key()?;
                 self.answer_metered(metered::rerank(&request.body)?)
@@ -167,7 +176,12 @@ impl SimCall<'_> {
                 self.check_key()?;
                 self.answer_metered(media::speak(&request.body)?)
             }
-            ("POST", path @ ("/v1/audio/transcriptions" | "/v1/audio/translations")) => {
+            (
+                "POST",
+                path @ ("/v1/audio/transcriptions"
+                | "/v2/audio/transcriptions"
+                | "/v1/audio/translations"),
+            ) => {
                 self.check_key()?;
                 let translates = path.ends_with("translations");
                 let kind = content_type(request);

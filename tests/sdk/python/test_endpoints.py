@@ -1,6 +1,8 @@
 """Tests the endpoints beyond chat with the libraries of the vendors that have them: they get the same objects from the gateway
 as from the vendor itself, and each request costs what the vendor counted."""
 
+import functools
+import inspect
 import io
 import os
 import wave
@@ -72,33 +74,96 @@ def test_a_refusal_keeps_the_vendors_words_and_its_parameter(account, options):
     assert faults[0] == faults[1]
 
 
-def test_reranking_with_cohere_costs_search_units(account):
-    def rank(address: str, key: str, model: str):
-        client = cohere.ClientV2(api_key=key, base_url=address, httpx_client=httpx.Client(trust_env=False, verify=TLS))
-        texts = ["first text", "second text", "third text"]
-        return client.rerank(model=model, query="which?", documents=texts, top_n=2).model_dump()
+TEXTS = ["first text", "second text", "third text"]
 
-    own = rank(VENDOR_URL, VENDOR_KEY, upstream("beta-rank"))
+
+def cohere_client(version, address: str, key: str):
+    return version(api_key=key, base_url=address, httpx_client=httpx.Client(trust_env=False, verify=TLS))
+
+
+def voyage_client(address: str, key: str):
+    return voyageai.Client(api_key=key, base_url=f"{address}/v1")
+
+
+EMBEDDED, RANKED, HEARD = "beta-embed-cohere", "beta-rank", "beta-scribe"
+TYPES = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+FIRST, SECOND = cohere.Client, cohere.ClientV2
+# Each call of Cohere's library with its options, and those that the gateway refuses.
+COHERE = {
+    "embed": (SECOND, EMBEDDED, {"texts": TEXTS, "input_type": "search_document", "max_tokens": 100, "output_dimension": 16,
+                                 "embedding_types": TYPES, "truncate": "END", "priority": 1}, {"images", "inputs"}),
+    "first embed": (FIRST, EMBEDDED, {"texts": TEXTS, "input_type": "search_query", "embedding_types": ["float", "int8"],
+                                      "truncate": "NONE"}, {"images"}),
+    "rerank": (SECOND, RANKED, {"query": "which?", "documents": TEXTS, "top_n": 2, "max_tokens_per_doc": 99, "priority": 1,
+                                 "relevant_spans": cohere.RerankRelevantSpans(mode="enabled", threshold=0.5)}, set()),
+    "first rerank": (FIRST, RANKED, {"query": "which?", "documents": [{"text": "one"}, "two"], "top_n": 2, "rank_fields": ["text"],
+                                     "return_documents": False, "max_chunks_per_doc": 3}, set()),
+    "audio.transcriptions.create": (SECOND, HEARD, {"language": "en", "file": ("a.wav", b"RIFF", "audio/wav"), "temperature": 0.5},
+                                    set()),
+}
+# The same for Voyage's. Its library cuts texts by `chunk_fn` itself.
+VOYAGE = {
+    "embed": ("beta-embed-voyage", {"texts": TEXTS, "input_type": "query", "truncation": False, "output_dtype": "int8",
+                                    "output_dimension": 16}),
+    "contextualized_embed": ("beta-embed-voyage", {
+        "inputs": [["first text"], ["second text"]], "input_type": "document", "output_dtype": "float", "output_dimension": 16,
+        "chunk_fn": None, "enable_auto_chunking": True, "chunk_size": 128, "chunk_overlap": 0}),
+    "rerank": ("beta-rank-2", {"query": "which?", "documents": TEXTS, "top_k": 1, "truncation": False}),
+}
+
+
+def method(client, name: str):
+    return functools.reduce(getattr, name.removeprefix("first ").split("."), client)
+
+
+def without_options(options: dict, needed: set) -> dict:
+    return {name: value for name, value in options.items() if name in needed}
+
+
+@pytest.mark.parametrize("all_options", [True, False], ids=["all options", "none"])
+@pytest.mark.parametrize("name", COHERE)
+def test_what_coheres_library_gets_is_the_vendors_own(account, name, all_options):
+    version, model, options, refused = COHERE[name]
+    known = set(inspect.signature(method(cohere_client(version, BASE_URL, "k"), name)).parameters)
+    assert known - {"self", "model", "request_options", "batching"} == options.keys() | refused
+    if not all_options:
+        options = without_options(options, {"texts", "input_type", "query", "documents", "language", "file"})
+    own = method(cohere_client(version, VENDOR_URL, VENDOR_KEY), name)(model=upstream(model), **options).model_dump()
     before = balance(account)
-    assert rank(BASE_URL, account.key, "beta-rank") == own
-    assert before - balance(account) == Decimal("0.2"), "1 000 search units cost 200 credits"
+    assert method(cohere_client(version, BASE_URL, account.key), name)(model=model, **options).model_dump() == own
+    # 1 000 000 tokens cost 12 credits, 1 000 search units 200, a second of audio 1.
+    billed = (own.get("meta") or {}).get("billed_units") or {}
+    tokens = Decimal(billed.get("input_tokens") or 0) * Decimal("0.000012")
+    assert before - balance(account) == (tokens or Decimal("0.2") if model != HEARD else 1)
 
 
-def test_reranking_with_voyage_costs_tokens(account, monkeypatch):
+@pytest.mark.parametrize("options", [{"images": ["data:image/png;base64,AA"]}, {"inputs": [{"content": []}]}], ids=["images", "inputs"])
+def test_images_that_cohere_would_embed_are_refused(account, options):
+    with pytest.raises(cohere.BadRequestError, match="price of their own"):
+        cohere_client(SECOND, BASE_URL, account.key).embed(model=EMBEDDED, input_type="image", **options)
+
+
+@pytest.mark.parametrize("options", ["all", "none", *TYPES[1:5], "chunk_fn"])
+@pytest.mark.parametrize("name", VOYAGE)
+def test_what_voyages_library_gets_is_the_vendors_own(account, name, options, monkeypatch):
     # The library takes a certificate authority only so.
     if authority := os.environ.get("SSL_CERT_FILE"):
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority)
-
-    def rank(address: str, key: str, model: str):
-        client = voyageai.Client(api_key=key, base_url=f"{address}/v1")
-        return client.rerank("which?", ["first text", "second text"], model=model, top_k=1)
-
-    own = rank(VENDOR_URL, VENDOR_KEY, upstream("beta-rank-2"))
+    model, given = VOYAGE[name]
+    assert set(inspect.signature(getattr(voyageai.Client, name)).parameters) - {"self", "model"} == given.keys()
+    if options != "all":
+        given = without_options(given, {"texts", "inputs", "query", "documents"})
+    if options in TYPES and name != "rerank":
+        given["output_dtype"] = options
+    if options == "chunk_fn" and name == "contextualized_embed":
+        given["chunk_fn"] = lambda text: text.split(" ")
+    own = getattr(voyage_client(VENDOR_URL, VENDOR_KEY), name)(model=upstream(model), **given)
     before = balance(account)
-    found = rank(BASE_URL, account.key, "beta-rank-2")
-    assert (found.results, found.total_tokens) == (own.results, own.total_tokens)
-    # 1 000 000 tokens cost 5 credits.
-    assert before - balance(account) == own.total_tokens * Decimal("0.000005")
+    found = getattr(voyage_client(BASE_URL, account.key), name)(model=model, **given)
+    assert vars(found) == vars(own)
+    # 1 000 000 tokens cost 6 and 5 credits.
+    price = Decimal("0.000005") if name == "rerank" else Decimal("0.000006")
+    assert before - balance(account) == own.total_tokens * price > 0
 
 
 COMPLETIONS = [

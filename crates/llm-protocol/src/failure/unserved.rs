@@ -7,8 +7,9 @@
 /// List of the endpoints that the gateway serves, for messages.
 pub(super) const SERVED: &str = "POST /v1/chat/completions, /v1/messages, \
     /v1/messages/count_tokens, /v1/responses, /v1/responses/input_tokens, /v1/completions, \
-    /v1/fim/completions, /v1/embeddings, /v1/rerank, /v2/rerank, /v1/moderations, \
-    /v1/images/generations, /v1/images/edits, /v1/audio/speech, /v1/audio/transcriptions and \
+    /v1/fim/completions, /v1/embeddings, /v1/embed, /v2/embed, /v1/contextualizedembeddings, \
+    /v1/rerank, /v2/rerank, /v1/moderations, /v1/images/generations, /v1/images/edits, \
+    /v1/audio/speech, /v1/audio/transcriptions, /v2/audio/transcriptions and \
     /v1/audio/translations, and GET /v1/models";
 
 /// Paths below `/v1`, each with the name of its API. An entry that ends in `/` matches longer paths

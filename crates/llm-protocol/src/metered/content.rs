@@ -71,8 +71,8 @@ impl MeteredContent {
         u64::try_from(self.sizes.len()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Returns the estimated input tokens: ids as they are, one per 3.5 bytes of text, and the
-    /// fewest that an image takes.
+    /// Returns the estimated input tokens: ids as they are, 0.3 per byte of text, and the fewest
+    /// that an image takes.
     pub fn estimated_tokens(&self) -> u64 {
         let queries = self.query.saturating_mul(self.count());
         let text = self.size().saturating_sub(self.token_ids);

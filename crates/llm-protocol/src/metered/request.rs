@@ -198,6 +198,7 @@ impl<'e> Reader<'e> {
             MemberRule::Outputs => self.outputs(name, text()?.trim().parse().ok()),
             MemberRule::OneOf(allowed) => one_of(name, allowed, Some(text()?)),
             MemberRule::Inputs
+            | MemberRule::InputLists
             | MemberRule::Parts
             | MemberRule::Query
             | MemberRule::Documents
@@ -231,8 +232,9 @@ impl<'e> Reader<'e> {
             return Ok(scan.skip()?);
         }
         match rule {
-            MemberRule::Inputs => self.inputs(scan, name, false),
-            MemberRule::Parts => self.inputs(scan, name, true),
+            MemberRule::Inputs | MemberRule::InputLists | MemberRule::Parts => {
+                self.inputs(scan, name, rule)
+            }
             MemberRule::Query => {
                 let Some(text) = scan.string_or_skip()? else {
                     return Err(wrong_type(name, "a string"));
@@ -376,7 +378,9 @@ impl<'e> Reader<'e> {
         }
     }
 
-    fn inputs(&mut self, scan: &mut JsonScanner<'_>, name: &str, takes_parts: bool) -> ParseResult {
+    fn inputs(&mut self, scan: &mut JsonScanner<'_>, name: &str, rule: &MemberRule) -> ParseResult {
+        let takes_parts = matches!(rule, MemberRule::Parts);
+        let takes_lists = matches!(rule, MemberRule::InputLists);
         match scan.kind()? {
             JsonKind::String => {
                 let text = scan.string()?;
@@ -388,6 +392,12 @@ impl<'e> Reader<'e> {
                     JsonKind::Number => {
                         ids = ids.saturating_add(1);
                         Ok(scan.skip()?)
+                    }
+                    JsonKind::Array if takes_lists => {
+                        scan.array(|scan| match scan.string_or_skip()? {
+                            Some(text) => self.push(text.decoded_bytes()),
+                            None => Err(wrong_type(name, LISTS)),
+                        })
                     }
                     JsonKind::Array => self.token_ids(scan, name),
                     JsonKind::Object if takes_parts => self.part(scan, name),
@@ -446,6 +456,7 @@ impl<'e> Reader<'e> {
             let is_needed = matches!(
                 rule,
                 MemberRule::Inputs
+                    | MemberRule::InputLists
                     | MemberRule::Parts
                     | MemberRule::Query
                     | MemberRule::Documents
@@ -483,6 +494,8 @@ fn one_of(name: &str, allowed: &[&str], value: Option<&str>) -> ParseResult {
 }
 
 const INPUTS: &str = "a string, an array of strings, or arrays of token ids";
+
+const LISTS: &str = "lists of strings";
 
 /// Parts of the names of members whose value a vendor may fetch or count as more than text.
 const MEDIA: [&str; 7] = ["image", "url", "uri", "pdf", "file", "audio", "video"];

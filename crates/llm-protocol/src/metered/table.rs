@@ -60,12 +60,11 @@ impl ModelKind {
         self.metered_paths().collect::<Vec<_>>().join(" or ")
     }
 
-    /// The paths of the metered endpoints that take models of this kind; none for chat.
+    /// The paths of the metered endpoints that take models of this kind, without those of a single
+    /// vendor; none for chat.
     pub fn metered_paths(self) -> impl Iterator<Item = &'static str> {
-        let own = ENDPOINTS
-            .iter()
-            .filter(move |endpoint| endpoint.kind == self);
-        own.map(|endpoint| endpoint.path)
+        let common = MeteredEndpoint::of_kind(self).filter(|endpoint| !endpoint.is_of_one_vendor);
+        common.map(|endpoint| endpoint.path)
     }
 }
 
@@ -76,6 +75,8 @@ pub struct MeteredEndpoint {
     pub kind: ModelKind,
     /// Whether the body is a form (`multipart/form-data`), not JSON.
     pub is_form: bool,
+    /// Whether only one vendor is known to have it, so that other models of the kind lack it.
+    pub is_of_one_vendor: bool,
     /// Whether a body without a model means the first one of the kind that the key may use.
     pub(super) has_default_model: bool,
     /// Members of the body that decide the cost, or that the gateway refuses.
@@ -93,9 +94,11 @@ pub struct MeteredEndpoint {
 }
 
 impl MeteredEndpoint {
-    /// The endpoint of a kind of models; the first, if there are several. `None` for chat.
-    pub fn for_kind(kind: ModelKind) -> Option<&'static Self> {
-        ENDPOINTS.iter().find(|endpoint| endpoint.kind == kind)
+    /// The endpoints of a kind of models, the most common one first; none for chat.
+    pub fn of_kind(kind: ModelKind) -> impl Iterator<Item = &'static Self> {
+        ENDPOINTS
+            .iter()
+            .filter(move |endpoint| endpoint.kind == kind)
     }
 
     /// Returns a small request to a vendor's model: its content type and its body.
@@ -169,6 +172,8 @@ pub enum MeteredForm {
 pub(super) enum MemberRule {
     /// Required: a text, token ids, or an array of texts or of arrays of token ids.
     Inputs,
+    /// Required: lists of texts, each embedded in the context of its list.
+    InputLists,
     /// Required: as [`Inputs`](Self::Inputs), and parts with a text or an image in them.
     Parts,
     /// Required: a text.
@@ -200,6 +205,7 @@ const JSON_ROW: MeteredEndpoint = MeteredEndpoint {
     path: "",
     kind: ModelKind::Chat,
     is_form: false,
+    is_of_one_vendor: false,
     has_default_model: false,
     members: &[],
     sample: "",
@@ -210,7 +216,7 @@ const JSON_ROW: MeteredEndpoint = MeteredEndpoint {
 };
 
 /// All metered endpoints.
-pub static ENDPOINTS: [MeteredEndpoint; 9] = [
+pub static ENDPOINTS: [MeteredEndpoint; 13] = [
     MeteredEndpoint {
         path: "/v1/embeddings",
         kind: ModelKind::Embedding,
@@ -226,6 +232,18 @@ pub static ENDPOINTS: [MeteredEndpoint; 9] = [
             ),
         ],
         sample: r#""input":"ok""#,
+        content: &["data"],
+        max_tokens: embedding_tokens,
+        ..JSON_ROW
+    },
+    embed("/v1/embed"),
+    embed("/v2/embed"),
+    MeteredEndpoint {
+        path: "/v1/contextualizedembeddings",
+        kind: ModelKind::Embedding,
+        is_of_one_vendor: true,
+        members: &[("inputs", MemberRule::InputLists)],
+        sample: r#""inputs":[["ok"]]"#,
         content: &["data"],
         max_tokens: embedding_tokens,
         ..JSON_ROW
@@ -285,6 +303,11 @@ pub static ENDPOINTS: [MeteredEndpoint; 9] = [
         ..TRANSCRIPTION_ROW
     },
     MeteredEndpoint {
+        path: "/v2/audio/transcriptions",
+        is_of_one_vendor: true,
+        ..TRANSCRIPTION_ROW
+    },
+    MeteredEndpoint {
         path: "/v1/audio/translations",
         ..TRANSCRIPTION_ROW
     },
@@ -324,6 +347,28 @@ const TRANSCRIPTION_ROW: MeteredEndpoint = MeteredEndpoint {
 
 const NO_REFERENCE: &str =
     "Audio at another place is not supported, because its length is unknown: send it as 'file'.";
+
+/// Cohere's own embeddings. The answer has an object with a list of vectors of each type, in the
+/// first version also a list alone.
+const fn embed(path: &'static str) -> MeteredEndpoint {
+    MeteredEndpoint {
+        path,
+        kind: ModelKind::Embedding,
+        is_of_one_vendor: true,
+        members: &[
+            ("texts", MemberRule::Inputs),
+            ("images", MemberRule::Refused(NO_IMAGES)),
+            ("inputs", MemberRule::Refused(NO_IMAGES)),
+        ],
+        sample: r#""texts":["ok"],"input_type":"search_query","embedding_types":["float"]"#,
+        content: &["embeddings"],
+        max_tokens: embedding_tokens,
+        ..JSON_ROW
+    }
+}
+
+const NO_IMAGES: &str = "Embeddings of images are not supported, because their tokens have a price \
+    of their own: send texts as 'texts'.";
 
 /// Cohere serves both versions, Jina the first one, vLLM both. Voyage names the results `data`.
 const fn rerank(path: &'static str) -> MeteredEndpoint {

@@ -69,6 +69,9 @@ fn an_input_is_bounded_by_its_bytes_or_ids_and_by_the_context_of_each() {
     assert_eq!(bound(json!([[1, 2], [3], []])), 3 + 64);
     assert_eq!(bound(json!([])), 32);
     assert_eq!(bound(json!("x".repeat(9_000))), CONTEXT);
+    let lists = json!({"model": "m", "inputs": [["größe", "c"], ["d"]]});
+    let lists = tokens("/v1/contextualizedembeddings", &lists);
+    assert_eq!(lists.bound.input, 9 + 3 * 32);
 }
 
 #[test]
@@ -296,6 +299,24 @@ fn what_is_no_answer_is_an_error() {
     ] {
         assert_eq!(outcome(body).unwrap_err(), UpstreamError::Empty, "{body}");
     }
+    let by_type = tokens("/v2/embed", &json!({"model": "m", "texts": ["x"]}));
+    for (body, has_content) in [
+        (r#"{"embeddings": { "float":[[1]]}}"#, true),
+        (r#"{"\u0065mbeddings":[[1]]}"#, true),
+        (r#"{"embeddings":{ }}"#, false),
+        (r#"{"embeddings":"x"}"#, false),
+        (r#"{"texts":{"x":[1]}}"#, false),
+    ] {
+        let (used, _) = match has_content {
+            true => pieces(json_answer(by_type), body.as_bytes(), 3),
+            false => (None, Vec::new()),
+        };
+        assert_eq!(used.is_some(), has_content, "{body}");
+        if !has_content {
+            let found = json_answer(by_type).push(body.as_bytes(), false, &mut Vec::new());
+            assert_eq!(found.unwrap_err(), UpstreamError::Empty, "{body}");
+        }
+    }
     let error = outcome(r#"{"data":[1],"error":{"message":"No."}}"#).unwrap_err();
     assert!(matches!(error, UpstreamError::Vendor(error) if error.message == "No."));
     assert!(outcome("{\"data\":[1],\"error\": null\n}").is_ok());
@@ -373,9 +394,10 @@ proptest! {
             (kind, body) = ("multipart/form-data; boundary=b", form_of(&parts));
         } else {
             let mut value: Value = serde_json::from_slice(&body).unwrap();
-            for name in ["input", "documents", "prompt"] {
+            for name in ["input", "inputs", "texts", "documents", "prompt"] {
                 if value.get(name).is_some() {
                     value[name] = match name {
+                        "inputs" => json!([texts, ["x"]]),
                         "input" if endpoint.kind == ModelKind::Speech => json!(texts.concat()),
                         "input" if ids => json!([[1, 2], [3]]),
                         "prompt" => json!(texts.concat()),

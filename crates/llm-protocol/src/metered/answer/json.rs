@@ -16,7 +16,7 @@ const MAX_KEPT_BYTES: usize = 65_536;
 
 /// Maximum size of a member's name that can be one of the known names, in bytes: the longest of
 /// them, with all its letters escaped.
-const MAX_NAME_BYTES: usize = 6 * "duration".len();
+const MAX_NAME_BYTES: usize = 6 * "embeddings".len();
 
 /// Most arrays and objects that may be open at once: the bits of [`JsonAnswer::open`].
 const MAX_DEPTH: u32 = 128;
@@ -263,7 +263,7 @@ impl JsonAnswer {
         if self.role == MemberRole::Content && !self.has_content {
             let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
             let begins = rest.iter().take(length + 1).find(|byte| !is_space(byte));
-            self.has_content = begins.is_some_and(|byte| *byte != b']');
+            self.has_content = begins.is_some_and(|byte| !matches!(byte, b']' | b'}'));
         }
         if let Some(&byte) = rest.get(length) {
             match byte {
@@ -286,7 +286,13 @@ impl JsonAnswer {
             return MemberRole::Model;
         }
         let contents = self.terms.endpoint.content;
-        let is_of_form = first == b'[' || first == b'"' && name == b"text";
+        let is_of_form = match first {
+            b'[' => true,
+            b'"' => name == b"text",
+            // Cohere's vectors, by their type.
+            b'{' => name == b"embeddings",
+            _ => false,
+        };
         if is_of_form && contents.iter().any(|known| known.as_bytes() == name) {
             return MemberRole::Content;
         }
