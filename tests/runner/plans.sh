@@ -60,7 +60,7 @@ variants      40  the tests of the short run that have a larger variant, with th
 h2            10  all tests of the gateway with vendors that speak HTTP/2
 agents         4  Claude Code, Codex and opencode with each vendor that the simulator plays: large programs, started often
 sdks-h2        2  the SDKs for Python over HTTP/2, which the short run uses over HTTP/1.1 only
-servers        2  real weights for embeddings and transcriptions, and a vendor that counts nothing: 700 MB of packages
+servers        3  real weights for embeddings and transcriptions, llama.cpp, a vendor that counts nothing: 800 MB of packages
 '
 
 list_long_parts() {

@@ -1,5 +1,5 @@
-"""Tests the endpoints beyond chat with servers that others wrote: real weights for embeddings and transcriptions, and a vendor
-that counts nothing. The gateway's clients get the same objects as the server's own, and each request is debited once."""
+"""Tests the endpoints beyond chat with servers that others wrote: real weights for embeddings and transcriptions, llama.cpp, and a
+vendor that counts nothing. The gateway's clients get the same objects as the server's own, and each request is debited once."""
 
 import io
 import json
@@ -100,6 +100,44 @@ def test_a_refusal_of_a_real_server_keeps_its_words(speech):
         client.audio.transcriptions.create(model="real-scribe", file=("a.wav", speech), response_format="srt")
 
 
+def stream(create):
+    return lambda client, model: list(create(client, model))
+
+
+def said(answer) -> tuple:
+    """Returns what does not depend on the server's cache, of a completion or of the last event of its stream."""
+    usage = answer.usage
+    return [choice.model_dump() for choice in answer.choices], usage and (usage.prompt_tokens, usage.completion_tokens)
+
+
+TEXT = {"prompt": "Grüße", "max_tokens": 8, "suffix": "end", "logprobs": 2}
+PROMPTS = {"prompt": ["one text", "and another"], "max_tokens": 3, "stop": "x"}
+IDS = {"prompt": [1, 80, 81], "max_tokens": 4, "echo": True, "user": "someone"}
+
+
+@pytest.mark.parametrize("options, streamed", [(TEXT, False), (PROMPTS, False), (IDS, False), (TEXT, True), (IDS, True)])
+def test_a_completion_of_a_real_server_is_its_own(options, streamed):
+    if streamed:
+        options = {**options, "stream": True, "stream_options": {"include_usage": True}}
+    ask = lambda client, model: client.completions.create(model=model, temperature=0, **options)  # noqa: E731
+    own, found, receipt = answers("real-text", stream(ask) if streamed else ask)
+    if not streamed:
+        own, found = [own], [found]
+    assert [said(answer) for answer in found] == [said(answer) for answer in own]
+    assert {answer.model for answer in found} == {"real-text"}
+    usages = [answer.usage for answer in found if answer.usage]
+    tokens = sum(usage.total_tokens for usage in usages[-1:])
+    assert (cost(receipt), receipt["estimated"]) == (tokens * TOKEN, False)
+
+
+def test_a_stream_of_several_prompts_ends_with_an_error_and_is_free():
+    # llama.cpp streams one prompt after another, each with a usage, and `data: null` between them, which the gateway does not know.
+    account = funded(Decimal(100))
+    with pytest.raises(openai.APIError, match="in a form that this gateway does not know"):
+        list(chat_client(account.key).completions.create(model="real-text", stream=True, **PROMPTS))
+    assert Decimal(settled_credits(account.key)["balance"]) == 100
+
+
 def silence(seconds: int) -> tuple[str, bytes]:
     target = io.BytesIO()
     with wave.open(target, "wb") as file:
@@ -114,10 +152,6 @@ def rank(client: openai.OpenAI, model: str):
     http = httpx.Client(trust_env=False, event_hooks={"response": [client._client.answered.append]})
     ranker = cohere.ClientV2(api_key=client.api_key, base_url=str(client.base_url).removesuffix("/v1/"), httpx_client=http)
     return ranker.rerank(model=model, query="which?", documents=["0123", "45"])
-
-
-def stream(create):
-    return lambda client, model: list(create(client, model))
 
 
 def lasting(answer) -> str:
