@@ -13,7 +13,8 @@ use config::Settings;
 use std::io;
 use std::sync::Arc;
 
-/// Builds the router, whose handlers run on threads of their own. Logs a warning if the address is not a loopback address.
+/// Builds the router, whose handlers run on threads of their own. Logs a warning if the address is
+/// not a loopback address.
 pub(super) fn admin_router(
     settings: &Arc<ArcSwap<Settings>>,
     accounts: &Accounts,
