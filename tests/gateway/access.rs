@@ -186,9 +186,7 @@ fn a_client_that_left_has_a_line_and_the_last_lines_are_written_before_the_end()
         world.begin(&Chat.stream(&account.key, "events=50 gap_ms=100"));
     connection.until(&mut answer, "data:");
     drop(connection);
-    wait_until("the stream to be ended", SOON, || {
-        world.metric("gateway_open_holds", &[]) == 0.0
-    });
+    world.wait_metric("gateway_open_holds", &[], 0.0);
     let last = world.works(Messages, &account.key);
     world.leave();
     let lines = by_request(&path, 2);
@@ -215,8 +213,7 @@ fn a_log_that_was_moved_away_is_begun_anew_at_a_hangup() {
 
 #[test]
 fn an_answer_says_where_its_time_went() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for request in [
             surface.whole(&account.key, "delay_ms=120"),

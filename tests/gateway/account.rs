@@ -2,7 +2,7 @@
 
 use crate::client::{self, Answer, Connection, Request};
 use crate::surface::Surface;
-use crate::world::{SOON, World, wait_for, wait_until};
+use crate::world::{Plan, SOON, World, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,28 @@ pub struct Account {
     pub key_id: String,
 }
 
+impl Plan {
+    /// Starts a world with an account.
+    pub fn with_account(self) -> (World, Account) {
+        let world = self.start();
+        let account = world.account();
+        (world, account)
+    }
+}
+
 impl World {
+    /// A world like [`World::new`], with an account.
+    pub fn with_account() -> (Self, Account) {
+        Plan::default().with_account()
+    }
+
+    /// A world like [`World::new`], with an account that has this amount, in µc.
+    pub fn with_funds(micro: i64) -> (Self, Account) {
+        let world = Self::new();
+        let account = world.funded(micro);
+        (world, account)
+    }
+
     /// Creates an account with its sign-up grant.
     pub fn account(&self) -> Account {
         self.account_with("trial@example.test", &[])

@@ -331,8 +331,7 @@ fn responses_are_asked_beside_a_chat_path() {
 
 #[test]
 fn a_client_whose_base_address_has_one_v1_too_few_or_too_many_is_served() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in [Chat, Messages] {
         for path in [
             surface.path().trim_start_matches("/v1").to_owned(),

@@ -60,7 +60,6 @@ fn a_client_that_sends_all_before_it_reads_gets_the_refusal_of_a_large_body() {
         assert!(connection.send(&request), "{status}: the connection broke");
         assert_eq!(connection.begin().status, status);
     }
-    world.close();
 }
 
 #[test]
@@ -107,8 +106,7 @@ fn an_adjustment_takes_all_that_is_free_and_nothing_that_a_running_stream_holds(
         refused(&adjust(1, "one more"), 422, "refused");
         assert!(answer.end().is_none(), "the stream was to outlast this");
         world.vendor.release();
-        connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer));
+        surface.completes(&mut connection, &mut answer);
         let balance = held - surface.cost(100, 50);
         assert_eq!(
             world.standing(&account),

@@ -96,8 +96,7 @@ fn a_web_socket_is_426_and_its_connection_ends() {
 
 #[test]
 fn a_key_that_is_not_good_is_401_before_the_body() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let key = &account.key;
     let (revoked_id, revoked) = world.key(&account.id, "revoked");
     world.json(&["key", "revoke", &revoked_id]);
@@ -179,8 +178,7 @@ fn unknown_key() -> String {
 
 #[test]
 fn a_key_of_a_suspended_account_is_403_until_it_is_resumed() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     world.works(Chat, &account.key);
     world.json(&["account", "suspend", &account.email]);
     for surface in BOTH {
@@ -206,8 +204,7 @@ fn a_key_of_a_suspended_account_is_403_until_it_is_resumed() {
 
 #[test]
 fn a_body_over_the_limit_is_413_before_it_is_read() {
-    let world = Plan::default().limit("body_bytes", 100_000).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_bytes", 100_000).with_account();
     for surface in BOTH {
         let too_large = |answer: &Answer| {
             surface.fails(
@@ -260,8 +257,7 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
 
 #[test]
 fn a_body_that_is_no_request_is_400() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let model = surface.model();
         let deep = format!(
@@ -316,8 +312,7 @@ fn a_body_that_is_no_request_is_400() {
 
 #[test]
 fn a_model_that_is_not_in_the_catalog_is_404() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for name in ["gpt-unknown", "../../admin", "a?key=", "gpt-5.2"] {
             let mut body = surface.body("input=1", false, 100);
@@ -355,8 +350,7 @@ fn a_model_that_is_not_in_the_catalog_is_404() {
 
 #[test]
 fn a_body_that_breaks_off_is_400() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let whole = surface.whole(&account.key, "input=1 output=1");
         for request in [whole.clone(), whole.chunked(50)] {
@@ -373,8 +367,7 @@ fn a_body_that_breaks_off_is_400() {
 
 #[test]
 fn a_body_that_came_while_the_gateway_was_stopped_is_read() {
-    let world = Plan::default().limit("body_read_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_read_seconds", 1).with_account();
     let request = Chat.whole(&account.key, "input=1 output=1");
     let request = request.header("expect", "100-continue");
     let mut connection = world.connect();
@@ -390,8 +383,7 @@ fn a_body_that_came_while_the_gateway_was_stopped_is_read() {
 
 #[test]
 fn a_body_that_stalls_is_408() {
-    let world = Plan::default().limit("body_read_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_read_seconds", 1).with_account();
     Unfinished::begin(&world, &account.key).are_answered_by("BodyTimeout");
     for surface in BOTH {
         let whole = surface.whole(&account.key, "input=1 output=1");
@@ -439,8 +431,7 @@ fn a_body_that_stalls_is_408() {
 
 #[test]
 fn an_earlier_judgement_stands_above_a_later_one() {
-    let world = Plan::default().limit("body_bytes", 1_024).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_bytes", 1_024).with_account();
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
     // Enough credit for the header of a request, too little for any request.
     let scant = world.funded(10_000);
@@ -469,8 +460,7 @@ fn an_earlier_judgement_stands_above_a_later_one() {
 
 #[test]
 fn garbage_on_the_wire_harms_nobody() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let key = &account.key;
     let path = Chat.path();
     for bytes in [

@@ -34,8 +34,7 @@ fn is_asked_once(steps: &[Step], status: u16, code: &str) {
                 "upstream_timeout" => plan.limit("first_byte_seconds", 3),
                 _ => plan,
             };
-            let world = plan.limit("repeat_within_seconds", 1).start();
-            let account = world.account();
+            let (world, account) = plan.limit("repeat_within_seconds", 1).with_account();
             let answer =
                 world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
             Chat.failure(&answer, status, "server_error", Some(code));
@@ -79,11 +78,10 @@ fn a_vendor_that_refuses_in_words_is_followed_by_another_however_late() {
     ] {
         let (bad, good) = (Scripted::start(steps), Simulator::start(None));
         for plan in with_others(bad.port, good.port) {
-            let world = plan
+            let (world, account) = plan
                 .limit("repeat_within_seconds", 1)
                 .limit("breaker_failures", 0)
-                .start();
-            let account = world.account();
+                .with_account();
             let answer =
                 world.ask(&Chat.request(&account.key, &Chat.body("input=1 output=1", stream, 100)));
             assert_eq!(answer.status, 200, "{}", answer.text());
@@ -99,12 +97,10 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
         Simulator::start(None),
     );
     let [endpoints, fallback] = with_others(bad.port, good.port);
-    let world = endpoints.start();
-    let account = world.account();
+    let (world, account) = endpoints.with_account();
     world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
     world.close();
-    let world = fallback.start();
-    let account = world.account();
+    let (world, account) = fallback.with_account();
     is_from(
         &world.ask(&Chat.whole(&account.key, "input=1 output=1")),
         Messages.model(),
@@ -116,11 +112,10 @@ fn a_connection_that_dies_soon_is_asked_over_again() {
 /// give up a silent vendor.
 #[test]
 fn a_connection_to_a_silent_vendor_is_kept_under_watch_by_the_system() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let mut connection = world.connect();
     assert!(connection.send(&Chat.stream(&account.key, "hang=headers").bytes()));
     world.vendor.wait_busy(1);
@@ -182,14 +177,13 @@ pub fn ask_until_admitted(world: &World, request: &Request) -> Answer {
 #[test]
 fn control_with_a_limit_of_two_minutes_an_answer_of_ten_is_lost() {
     let Some(library) = faketime() else { return };
-    let world = with_fast_clock(
+    let (world, account) = with_fast_clock(
         Plan::default()
             .limit("first_byte_seconds", 120)
             .limit("attempts", 1),
         library,
     )
-    .start();
-    let account = world.account();
+    .with_account();
     let marker = format!("delay_ms={} input=100 output=7", 580_000 / SCALE);
     let request = Chat.whole(&account.key, &marker);
     Chat.failure(
@@ -217,8 +211,10 @@ fn whole_answers_of_ten_minutes_and_streams_silent_for_nine_arrive_and_are_asked
     };
     let other = Simulator::start(None);
     let vendor = Simulator::start(None);
-    let world = plan.turns().endpoints(&[vendor.port, other.port]).start();
-    let account = world.account();
+    let (world, account) = plan
+        .turns()
+        .endpoints(&[vendor.port, other.port])
+        .with_account();
     let markers = [
         (false, format!("delay_ms={whole_ms} input=100 output=7")),
         (true, format!("delay_ms={silent_ms} input=100 output=7")),

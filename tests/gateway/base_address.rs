@@ -7,16 +7,10 @@ use crate::world::World;
 
 #[test]
 fn an_unknown_path_says_what_is_wrong_with_the_base_address() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let message = |request: &Request| {
         let answer = world.expect(404, request);
-        assert_eq!(
-            answer.header("content-type"),
-            Some("application/json"),
-            "{}",
-            answer.text()
-        );
+        answer.has_header("content-type", "application/json");
         answer.request_id();
         answer.json()["error"]["message"]
             .as_str()

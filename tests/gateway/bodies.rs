@@ -120,8 +120,7 @@ fn framings(surface: Surface, size: usize) -> &'static [usize] {
 
 #[test]
 fn a_body_of_any_size_and_framing_reaches_the_vendor_byte_for_byte() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for (index, size) in SIZES.into_iter().enumerate() {
             for chunk in framings(surface, size) {
@@ -142,8 +141,7 @@ fn a_body_of_any_size_and_framing_reaches_the_vendor_byte_for_byte() {
 
 #[test]
 fn a_body_of_any_size_over_h2c_reaches_the_vendor_byte_for_byte() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for (index, size) in SIZES.into_iter().enumerate() {
             let stream = index % 2 == 0;
@@ -182,8 +180,7 @@ fn a_body_of_any_size_over_h2c_reaches_the_vendor_byte_for_byte() {
 
 #[test]
 fn a_client_that_expects_100_continue_gets_it_and_keeps_its_connection() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut connection = world.connect();
     for (surface, size) in [(Chat, KB), (Messages, 5_000 * KB), (Chat, 60 * KB)] {
         let template = body(surface, size, false);
@@ -206,8 +203,7 @@ fn a_client_that_expects_100_continue_gets_it_and_keeps_its_connection() {
 
 #[test]
 fn five_requests_on_one_connection_are_answered_in_turn() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut connection = world.connect();
     for (index, size) in [KB, 5_000 * KB, 60 * KB, KB, 5_000 * KB]
         .into_iter()
@@ -239,8 +235,7 @@ fn five_requests_on_one_connection_are_answered_in_turn() {
 
 #[test]
 fn two_requests_in_one_segment_are_both_answered() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut connection = world.connect();
     let first = Chat
         .whole(&account.key, "text=first input=1 output=1")
@@ -260,8 +255,7 @@ fn two_requests_in_one_segment_are_both_answered() {
 
 #[test]
 fn a_second_request_during_the_first_ones_stream_does_not_disturb_it() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let (mut connection, mut first) = world
             .begin_stream(&surface.stream(&account.key, "events=10 gap_ms=60 input=1 output=10"));
@@ -284,8 +278,7 @@ fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
     let plan = Plan::default()
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1);
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     for surface in BOTH {
         for marker in [
             "split=1",
@@ -355,8 +348,7 @@ const TO_VENDOR: [&str; 13] = [
 
 #[test]
 fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previews() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let mut request = surface.whole(&account.key, "input=1 output=1");
         for name in [
@@ -426,8 +418,7 @@ fn the_vendor_sees_its_own_key_and_nothing_of_the_clients_but_version_and_previe
 
 #[test]
 fn the_version_header_is_taken_under_any_of_its_names_and_never_required() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (name, value, arrives) in [
         ("x-none", "1", "2023-06-01"),
         ("compat-version", "2024-01-01", "2024-01-01"),
@@ -448,8 +439,7 @@ fn the_version_header_is_taken_under_any_of_its_names_and_never_required() {
 
 #[test]
 fn the_client_sees_nothing_of_what_is_between_us_and_the_vendor() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let hidden = [
         "set-cookie",
         "server",

@@ -85,8 +85,7 @@ fn ended(world: &World, account: &Account, count: usize) -> String {
 
 #[test]
 fn an_export_proves_itself_and_can_be_narrowed() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let other = world.account_with("other@example.test", &[]);
     for surface in BOTH {
         world.works(surface, &account.key);
@@ -170,8 +169,7 @@ fn an_export_proves_itself_and_can_be_narrowed() {
 
 #[test]
 fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     world.works(Chat, &account.key);
     let request = ended(&world, &account, 1);
     let left = world.standing(&account).balance;
@@ -250,8 +248,7 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
 
 #[test]
 fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
-    let world = World::new();
-    let account = world.funded(FUNDS);
+    let (world, account) = World::with_funds(FUNDS);
     world.works(Chat, &account.key);
     ended(&world, &account, 1);
     // Writes to the index what only the gateway's memory has.
@@ -303,8 +300,7 @@ fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
 
 #[test]
 fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let copy = world.dir.path().join("backup");
     let keyed = Chat
         .whole(&account.key, "input=10 output=10")
@@ -406,8 +402,7 @@ fn deleted_files(pid: u32) -> Vec<String> {
 
 #[test]
 fn whoever_reads_the_files_beside_the_gateway_takes_nothing_away() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     world.works(Chat, &account.key);
     // Another program. When it closes the file, it believes that nobody else has the file open.
     let read = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM sqlite_master').fetchall(); c.close()";

@@ -12,7 +12,7 @@ use crate::client::Request;
 use crate::crash::{self, CLIENTS_OF_A_KIND, FUNDS, Habit, Load, Log, wait_for_calls};
 use crate::shared::Fleet;
 use crate::surface::BOTH;
-use crate::world::{SOON, World, wait_for, wait_until};
+use crate::world::{World, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -406,9 +406,7 @@ fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told(
             .map(|ending| ending["request_id"].as_str().unwrap().to_owned())
             .collect()
     };
-    wait_until("the other edge's endings", SOON, || {
-        fleet.edges[1].metric("gateway_journal_pending", &[]) == 0.0
-    });
+    fleet.edges[1].wait_metric("gateway_journal_pending", &[], 0.0);
     let endings = seen(&fleet);
     let lost = log.whole.iter().filter(|id| !endings.contains(*id)).count();
     println!(

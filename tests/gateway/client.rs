@@ -146,6 +146,13 @@ impl Answer {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Checks the value of a header.
+    #[track_caller]
+    pub fn has_header(&self, name: &str, value: &str) {
+        let text = self.text();
+        assert_eq!(self.header(name), Some(value), "{name}: {text}");
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

@@ -47,8 +47,7 @@ fn spaced(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn a_coded_body_reaches_the_vendor_plain_and_costs_what_it_costs_plain() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let plain = surface.body("input=7 output=3", false, 1_000).to_string();
         let sent = plain.replace(surface.model(), surface.upstream_model());
@@ -86,8 +85,7 @@ fn refused(answer: &Answer, status: u16, what: &str) {
 
 #[test]
 fn what_a_body_becomes_counts_against_the_limit_to_the_byte() {
-    let world = Plan::default().limit("body_bytes", 100_000).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_bytes", 100_000).with_account();
     for coding in CODINGS {
         let ask =
             |plain: &[u8]| world.ask(&request(Chat, &account.key, coding, coded(coding, plain)));
@@ -101,8 +99,7 @@ fn what_a_body_becomes_counts_against_the_limit_to_the_byte() {
 
 #[test]
 fn a_body_of_another_coding_or_of_none_that_was_said_is_refused() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let plain = Chat
         .body("input=1 output=1", false, 10)
         .to_string()
@@ -206,8 +203,7 @@ fn slow_to_decode(text: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_body_that_is_made_to_decode_slowly_is_refused_before_it_is_decoded() {
-    let world = Plan::default().start();
-    let account = world.account();
+    let (world, account) = Plan::default().with_account();
     let ask = |blocks| {
         let text = format!("{{\"x\":\"{}\"}}", "a".repeat(blocks));
         let body = slow_to_decode(text.as_bytes());

@@ -268,8 +268,7 @@ fn a_new_password_ends_the_sessions_of_the_one_before_and_is_audited() {
 
 #[test]
 fn the_audit_log_says_in_json_what_a_key_was_set_to() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let (key, _) = world.key(&account.id, "audited");
     let set = |args: &[&str]| world.json(&[&["key", "set", &key], args].concat());
     set(&[

@@ -84,8 +84,7 @@ fn costs(world: &World, account: &Account, answer: &Answer, input: i64, output: 
 
 #[test]
 fn a_completion_passes_unchanged_and_costs_what_the_vendor_counts() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let usage = "[[sim input=7 output=5 text=\"one two\"]]";
     for (prompt, more, tokens) in [
         (
@@ -140,8 +139,7 @@ fn a_completion_passes_unchanged_and_costs_what_the_vendor_counts() {
 
 #[test]
 fn a_stream_of_completions_ends_only_with_its_debit() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let prompt = json!([
         "[[sim input=7 output=5 events=4 text=\"one two three\"]]",
         "y"
@@ -221,8 +219,7 @@ fn a_stream_of_completions_ends_only_with_its_debit() {
 
 #[test]
 fn a_client_that_leaves_pays_what_the_vendor_counts() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let prompt = json!("[[sim input=70 output=50 events=20 bytes=400 gap_ms=40]]");
     let (mut connection, mut answer) = world.begin(&request(
         &account,
@@ -294,10 +291,7 @@ fn a_hold_covers_each_text_and_the_output_limit_is_lowered_to_what_the_account_p
         json!({"n": 4, "max_tokens": null}),
     ] {
         let answer = world.expect(200, &request(&account, &prompt, &more));
-        assert_eq!(
-            answer.header("x-gateway-warnings"),
-            Some("clamped:max_tokens")
-        );
+        answer.has_header("x-gateway-warnings", "clamped:max_tokens");
         let limit = sent(&world)["max_tokens"].as_i64().unwrap();
         assert!(limit > 1_000 && limit * 4 * PRICES.1 <= before, "{limit}");
     }
@@ -317,8 +311,7 @@ fn a_hold_covers_each_text_and_the_output_limit_is_lowered_to_what_the_account_p
 
 #[test]
 fn a_repeated_completion_is_replayed_and_costs_nothing() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     for stream in [false, true] {
         let key = format!("key-{stream}");
         let keyed = request(
@@ -341,8 +334,7 @@ fn a_repeated_completion_is_replayed_and_costs_nothing() {
 
 #[test]
 fn a_model_without_completions_and_members_that_change_the_bill_are_refused() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let calls = world.vendor.calls();
     for (path, model, words) in [
         (TEXT, "beta-5.2", "/v1/chat/completions"),

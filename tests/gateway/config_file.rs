@@ -840,8 +840,7 @@ fn the_schema_is_json_and_names_every_key_of_the_shipped_file() {
 
 #[test]
 fn commands_work_before_the_gateway_first_ran_and_beside_it() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     world.kill();
     let fresh = world.account_with("before@example.test", &[]);
     assert_eq!(world.shown(&fresh).balance, 300_000_000);

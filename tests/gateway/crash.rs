@@ -9,7 +9,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, Simulator, World, wait_until};
+use crate::world::{SOON, Simulator, World, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -62,6 +62,26 @@ impl Log {
         self.aborted.extend(other.aborted);
         self.cut.extend(other.cut);
         self.odd.extend(other.odd);
+    }
+
+    /// Checks that no answer was odd or cut off, and that the ledger has all answers and this
+    /// number of others once each, paid from [`FUNDS`]. Returns their endings.
+    #[track_caller]
+    pub fn is_in_ledger(&self, world: &World, account: &Account, others: usize) -> Vec<Value> {
+        let (odd, cut) = (self.odd.len(), self.cut.len());
+        assert!(odd == 0, "{odd} odd answers: {:?}", self.odd.first());
+        assert!(cut == 0, "{cut} answers cut");
+        let answers = self.whole.len() + others;
+        let endings = wait_for("all to be in the ledger", SOON, || {
+            Some(world.endings(account)).filter(|endings| endings.len() >= answers)
+        });
+        assert_eq!(
+            endings.len(),
+            answers,
+            "every answer once, and nothing else"
+        );
+        assert_eq!(taken(&endings), FUNDS - world.standing(account).balance);
+        endings
     }
 }
 
@@ -270,8 +290,7 @@ fn kills_under_load_for_minutes_neither_lose_nor_double_a_debit() {
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn kill_under_load(time: Duration) {
     const MIN_ANSWERS: usize = 300;
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let mut kills = 0;
     let mut restarts = Vec::new();
     let began = Instant::now();
@@ -377,8 +396,7 @@ fn kill_under_load(time: Duration) {
 
 #[test]
 fn without_the_journal_a_kill_does_lose_debits() {
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let mut lost = 0;
     for round in 0..40 {
         let log = under_load(

@@ -38,6 +38,14 @@ impl World {
         findings.iter().map(text).collect()
     }
 
+    /// Checks that the audit has one finding, which begins like this.
+    #[track_caller]
+    fn finds_only(&self, start: &str) {
+        let findings = self.findings();
+        let is_found = findings.len() == 1 && findings[0].starts_with(start);
+        assert!(is_found, "{findings:?}");
+    }
+
     /// Names in the data folder that begin with `prefix`.
     fn files(&self, prefix: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.data_dir()).unwrap();
@@ -52,8 +60,7 @@ impl World {
 
 #[test]
 fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     world.spend(&account);
     for garbage in [true, false] {
         world.stop();
@@ -98,8 +105,7 @@ fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
 
 #[test]
 fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     world.spend(&account);
     world.stop();
     let ledger = world.data_dir().join("ledger.db");
@@ -128,8 +134,7 @@ fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
 
 #[test]
 fn missing_accounts_are_named_and_nobody_signs_up_twice() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     world.spend(&account);
     world.stop();
     let app = world.data_dir().join("app.db");
@@ -154,11 +159,7 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
         for part in ["app.db is missing", "restore", "backup"] {
             assert!(refused.contains(part), "{refused}");
         }
-        let findings = world.findings();
-        assert!(
-            findings.len() == 1 && findings[0].starts_with("accounts: "),
-            "{findings:?}"
-        );
+        world.finds_only("accounts: ");
         let again = world.command(&["account", "create", "--email", &account.email]);
         assert!(!again.status.success(), "{again:?}");
         assert!(
@@ -184,8 +185,7 @@ fn missing_accounts_are_named_and_nobody_signs_up_twice() {
 
 #[test]
 fn a_lost_or_empty_anchor_hides_no_older_ledger() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     world.spend(&account);
     world.stop();
     let (ledger, anchor) = (
@@ -214,11 +214,7 @@ fn a_lost_or_empty_anchor_hides_no_older_ledger() {
             refused.contains(what) && refused.contains("--accept-older-ledger"),
             "{refused}"
         );
-        let findings = world.findings();
-        assert!(
-            findings.len() == 1 && findings[0].starts_with(&format!("anchor: {what}")),
-            "{findings:?}"
-        );
+        world.finds_only(&format!("anchor: {what}"));
     }
     // The newest ledger is sound once its anchor is back. Without the anchor, the operator has to
     // accept the ledger.
@@ -232,8 +228,7 @@ fn a_lost_or_empty_anchor_hides_no_older_ledger() {
 
 #[test]
 fn databases_without_their_tables_stop_no_start_and_no_audit() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     world.spend(&account);
     world.stop();
     for (name, tables) in [
@@ -245,11 +240,7 @@ fn databases_without_their_tables_stop_no_start_and_no_audit() {
             .execute_batch(&tables.map(|table| format!("DROP TABLE {table};")).concat())
             .unwrap();
     }
-    let findings = world.findings();
-    assert!(
-        findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"),
-        "{findings:?}"
-    );
+    world.finds_only("holds: holds.db is damaged");
     world.start_gateway();
     world.spend(&account);
     for name in ["holds.db", "idempotency.db"] {
@@ -264,18 +255,13 @@ fn databases_without_their_tables_stop_no_start_and_no_audit() {
     world.stop();
     assert_eq!(world.findings(), Vec::<String>::new());
     std::fs::write(world.data_dir().join("holds.db"), "garbage".repeat(1_000)).unwrap();
-    let findings = world.findings();
-    assert!(
-        findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"),
-        "{findings:?}"
-    );
+    world.finds_only("holds: holds.db is damaged");
     world.start_gateway();
 }
 
 #[test]
 fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     let kept = world.spend(&account);
     world.stop();
     let ledger = world.data_dir().join("ledger.db");
@@ -296,11 +282,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     ] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
-    let findings = world.findings();
-    assert!(
-        findings.len() == 1 && findings[0].starts_with("anchor: ledger.db is older"),
-        "{findings:?}"
-    );
+    world.finds_only("anchor: ledger.db is older");
     // Commands refuse to post to it, too: a new entry would hide the missing ones.
     let posted = world.command(&["account", "grant", &account.id, "1", "--ref", "late"]);
     assert!(!posted.status.success());
@@ -381,8 +363,7 @@ fn damage_end(data_dir: &Path, bytes_hit: usize) {
 
 #[test]
 fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     for (bytes_hit, outcome, is_debited) in [(1, "repaired", true), (4, "lost", false)] {
         world.stop();
         world.start_failing(Some("last_byte_sent"));
@@ -391,21 +372,14 @@ fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
         damage_end(&world.data_dir(), bytes_hit);
         world.start_gateway();
         let label = format!("outcome=\"{outcome}\"");
-        assert_eq!(
-            world.metric("gateway_damaged_journal_lines_total", &[&label]),
-            1.0
-        );
+        world.has_metric("gateway_damaged_journal_lines_total", &[&label], 1.0);
         let endings = world.endings(&account);
         let ending = endings
             .iter()
             .find(|ending| ending["request_id"] == request.as_str())
             .unwrap();
         assert_eq!(ending["kind"] == "debit", is_debited, "{ending}");
-        let findings = world.findings();
-        assert!(
-            findings.len() == 1 && findings[0].starts_with("damaged journal: "),
-            "{findings:?}"
-        );
+        world.finds_only("damaged journal: ");
         remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
@@ -413,8 +387,7 @@ fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
 
 #[test]
 fn a_journal_that_lost_its_file_or_a_line_is_found() {
-    let mut world = World::new();
-    let account = world.funded(10_000_000);
+    let (mut world, account) = World::with_funds(10_000_000);
     type Loss<'a> = &'a dyn Fn(&Path);
     let without_open = |log: &Path| {
         let text = std::fs::read_to_string(log).unwrap();
@@ -446,12 +419,10 @@ fn a_journal_that_lost_its_file_or_a_line_is_found() {
             "{findings:?}"
         );
         world.start_gateway();
-        assert_eq!(
-            world.metric(
-                "gateway_damaged_journal_lines_total",
-                &[r#"outcome="missing""#]
-            ),
-            1.0
+        world.has_metric(
+            "gateway_damaged_journal_lines_total",
+            &[r#"outcome="missing""#],
+            1.0,
         );
         let findings = world.findings();
         assert!(
@@ -498,8 +469,7 @@ fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
         return;
     };
     let set = |offset: &str| clock.set(offset);
-    let mut world = Plan::default().clock(&clock).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().clock(&clock).with_account();
     let paid = world.spend(&account);
     for restart in [false, true] {
         if restart {

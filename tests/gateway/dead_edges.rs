@@ -214,9 +214,7 @@ fn a_drained_edge_has_finished_its_requests_and_the_ledger_has_them_all() {
     );
     let (output, told) = std::thread::scope(|scope| {
         let drained = scope.spawn(|| drain(&fleet.edges[0], &[]));
-        wait_until("the edge to drain", SOON, || {
-            fleet.edges[0].log().contains("draining")
-        });
+        fleet.edges[0].wait_log("draining");
         connection.finish(&mut answer);
         drained.join().unwrap()
     });

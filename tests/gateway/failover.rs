@@ -154,8 +154,7 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
         .limit("idle_seconds", limit.as_secs())
         .limit("repeat_within_seconds", 600)
         .limit("cpu_queue_seconds", 600);
-    let world = limits.turns().endpoints(&ports).start();
-    let account = world.account();
+    let (world, account) = limits.turns().endpoints(&ports).with_account();
     let ask = &|surface: Surface, body: &str| {
         let began = Instant::now();
         let answer =
@@ -214,8 +213,9 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
         } else {
             bad.port()
         };
-        let world = Plan::default().endpoints(&[bad.port(), also]).start();
-        let account = world.account();
+        let (world, account) = Plan::default()
+            .endpoints(&[bad.port(), also])
+            .with_account();
         let mut connection = world.connect();
         for (index, surface) in BOTH.into_iter().enumerate() {
             for stream in [false, true] {
@@ -255,8 +255,7 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
 
 #[test]
 fn an_answer_the_caller_caused_is_not_tried_elsewhere() {
-    let world = Plan::default().start();
-    let account = world.account();
+    let (world, account) = Plan::default().with_account();
     for surface in BOTH {
         for status in [400, 401, 404, 413, 422] {
             let before = world.vendor.calls();

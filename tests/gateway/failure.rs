@@ -108,8 +108,9 @@ pub const STATUSES: [(&str, Failure); 17] = [
 fn each_status_of_a_vendor_is_told_by_the_table() {
     // Without a cool-down the gateway calls the vendor for each request, even if the previous
     // answer asked it to wait.
-    let world = Plan::default().limit("cool_down_max_seconds", 0).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("cool_down_max_seconds", 0)
+        .with_account();
     for surface in BOTH {
         let mut connection = world.connect();
         for (marker, (chat, messages, code)) in STATUSES {
@@ -156,8 +157,7 @@ fn each_status_of_a_vendor_is_told_by_the_table() {
 
 #[test]
 fn a_vendors_refusal_is_no_cut_on_the_receipt() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for status in [400, 429, 500] {
             let answer = world.ask(&surface.whole(&account.key, &format!("status={status}")));
@@ -172,8 +172,7 @@ fn a_vendors_refusal_is_no_cut_on_the_receipt() {
 
 #[test]
 fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let upstream = (
         (502, "server_error"),
         (500, "api_error"),
@@ -212,8 +211,7 @@ fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
 
 #[test]
 fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let mut connection = world.connect();
         for end in ["end=cut", "end=clean", "reset=1"] {
@@ -237,10 +235,9 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
 #[test]
 fn a_stream_whose_rest_came_while_the_gateway_was_stopped_is_not_cut_for_silence() {
     let idle = Duration::from_secs(3);
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("idle_seconds", idle.as_secs())
-        .start();
-    let account = world.account();
+        .with_account();
     let streams = [Chat, Messages, Chat, Messages].map(|surface| {
         let (connection, answer) =
             world.begin_stream(&surface.stream(&account.key, "events=8 hold=5"));
@@ -256,15 +253,13 @@ fn a_stream_whose_rest_came_while_the_gateway_was_stopped_is_not_cut_for_silence
     });
     world.signal("CONT");
     for (surface, mut connection, mut answer) in streams {
-        connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer), "{}", answer.text());
+        surface.completes(&mut connection, &mut answer);
     }
 }
 
 #[test]
 fn a_call_that_is_cut_before_anything_was_sent_is_an_error() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for (marker, stream) in [
             ("cut=headers", false),
@@ -293,8 +288,7 @@ fn a_call_that_is_cut_before_anything_was_sent_is_an_error() {
 
 #[test]
 fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for (garbage, stream) in [
             ("json", false),
@@ -334,8 +328,7 @@ fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
 
 #[test]
 fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for marker in [
             "garbage=length",
@@ -396,8 +389,7 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
 
 #[test]
 fn an_end_that_arrives_with_the_start_changes_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut expected = GRANT;
     // Head, events and the connection's end are all readable at once, because the test stops the
     // gateway's process while the vendor answers.
@@ -456,8 +448,7 @@ fn an_end_that_arrives_with_the_start_changes_nothing() {
 
 #[test]
 fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let overloaded = (
         (503, "server_error"),
         (529, "overloaded_error"),
@@ -494,11 +485,10 @@ fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
 
 #[test]
 fn an_event_or_an_answer_that_is_too_large_is_refused() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("event_bytes", 20_000)
         .limit("response_buffer_bytes", 50_000)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         let body = surface.body("bytes=400000 events=1", true, 60_000);
         let answer = world.ask(&surface.request(&account.key, &body));
@@ -517,8 +507,7 @@ fn an_event_or_an_answer_that_is_too_large_is_refused() {
 
 #[test]
 fn a_broken_call_leaves_no_trace_in_the_next_one() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let breakers = [
         "garbage=length",
         "garbage=chunk",

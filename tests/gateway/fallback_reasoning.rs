@@ -118,12 +118,11 @@ fn a_message_whose_thoughts_another_vendor_signed_is_said_to_a_fallback_without_
             Simulator::start(Some("status=529")),
             Choosy::start("thinking", &message()),
         );
-        let world = passed_on(
+        let (world, account) = passed_on(
             Plan::default().endpoints_of(&[bad.port], &[bad.port]),
             third.port,
         )
-        .start();
-        let account = world.account();
+        .with_account();
         let ask = |body: &Value| {
             world.ask(
                 &Request::post("/v1/messages", body.to_string()).header("x-api-key", &account.key),
@@ -175,12 +174,11 @@ fn a_fallback_that_refuses_it_without_as_well_is_asked_no_third_time() {
         Simulator::start(Some("status=529")),
         Choosy::start("model", &message()),
     );
-    let world = passed_on(
+    let (world, account) = passed_on(
         Plan::default().endpoints_of(&[bad.port], &[bad.port]),
         third.port,
     )
-    .start();
-    let account = world.account();
+    .with_account();
     let thought = json!({"type": "thinking", "thinking": "First look.", "signature": FOREIGN});
     let body = turn("alpha-haiku-4-5-20251001", Some(&thought)).to_string();
     let answer = world.ask(&Request::post("/v1/messages", body).header("x-api-key", &account.key));
@@ -220,13 +218,12 @@ fn an_item_that_another_vendor_sealed_is_not_said_to_a_fallback_that_refuses_it(
     let old = "    vendor: beta\n    upstream_model: gpt-5.2\n";
     let plan = plan.edit(old, &old.replace("beta", "gamma"));
     let door = "    upstream_model: gpt-5.5\n";
-    let world = plan
+    let (world, account) = plan
         .edit(
             door,
             &format!("{door}    upstream_protocol: responses\n    fallback: [beta-5.2]\n"),
         )
-        .start();
-    let account = world.account();
+        .with_account();
     let item = |kind: &str, text: &str| json!({"type": "message", "role": kind, "content": text});
     let sealed = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed-by-another"});
     let input = json!([

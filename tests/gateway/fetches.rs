@@ -134,11 +134,10 @@ fn whom_a_vendor_sends_elsewhere_does_not_go_there() {
             let _ = client.write_all(format!("{head}content-length: 0\r\n\r\n").as_bytes());
         }
     });
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .endpoints(&[vendor])
         .limit("breaker_failures", 0)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in [Chat, Messages] {
         for _ in 0..5 {
             let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));

@@ -56,8 +56,7 @@ fn selling(shipped: &str, model: &str) -> String {
 
 #[test]
 fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let shipped = world.config_file();
     std::fs::write(&world.config, selling(&shipped, "beta-6")).unwrap();
     world.wait_sold(&account, "beta-6");
@@ -115,8 +114,7 @@ fn a_file_that_is_being_written_is_not_read_half() {
 /// Returns `false` if the machine paused this test between two writes, so that the gateway could
 /// take the file for a whole one.
 fn is_written_steadily() -> bool {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let whole = selling(&world.config_file(), "beta-6");
     // The part before the last model is a valid file too, with fewer models.
     let (first, last) = whole.split_at(whole.find("  - id: beta-5.2").unwrap());
@@ -172,8 +170,7 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     let secret = format!("api_key: \"file:{}\"", folder.join("beta.key").display());
     let world = Plan::default().edit("api_key: \"sim-beta-key\"", &secret);
     turn(folder, "..1", &[("beta.key", "key-of-yesterday\n")]);
-    let mut world = world.start();
-    let account = world.account();
+    let (mut world, account) = world.with_account();
     let sent = |world: &World| {
         world.expect(200, &Chat.whole(&account.key, "input=1 output=1"));
         let headers = world.vendor.last()["headers"].clone();
@@ -242,10 +239,9 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
 #[test]
 fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes() {
     let store = "store: {kind: embedded}";
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit(store, &format!("{store}\nauto_reload: false"))
-        .start();
-    let account = world.account();
+        .with_account();
     let shipped = world.config_file();
     std::fs::write(&world.config, selling(&shipped, "beta-6")).unwrap();
     std::thread::sleep(UNSEEN);
@@ -266,9 +262,7 @@ fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes
     let moved = format!("{before}sidecar: \"127.0.0.1:2\"{after}");
     std::fs::write(&world.config, moved).unwrap();
     world.signal("HUP");
-    wait_until("the word", SOON, || {
-        world.log().contains("listen.admin was changed")
-    });
+    world.wait_log("listen.admin was changed");
     assert_eq!(
         world.log().matches("was changed").count(),
         2,

@@ -104,8 +104,7 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
             .limit("body_bytes_per_second", 100)
             .limit("body_rate_seconds", 4)
     };
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     for surface in BOTH {
         let mut body = surface.body("input=1 output=1", false, 1_000);
         body["messages"][0]["content"] =
@@ -135,11 +134,10 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
 
 #[test]
 fn control_without_the_rate_a_slow_body_is_waited_for() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("body_bytes_per_second", 0)
         .limit("body_rate_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let request = Chat.whole(&account.key, "input=1 output=1");
     let mut connection = world.connect();
     connection.send(&request.head());
@@ -181,9 +179,7 @@ fn status_from(address: &str, world: &World) -> String {
 #[test]
 fn one_address_has_so_many_connections_and_others_are_served() {
     let world = Plan::default().limit("connections_per_address", 4).start();
-    wait_until("the start's own look to end", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 0.0);
     let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
     assert!(held.iter_mut().all(healthy));
     for _ in 0..3 {
@@ -192,21 +188,17 @@ fn one_address_has_so_many_connections_and_others_are_served() {
             "a fifth connection was served"
         );
     }
-    assert_eq!(
-        world.metric(
-            "gateway_connections_refused_total",
-            &["limit=\"per_address\""]
-        ),
-        3.0
+    world.has_metric(
+        "gateway_connections_refused_total",
+        &["limit=\"per_address\""],
+        3.0,
     );
     assert_eq!(status_from("127.0.0.2", &world), "200");
     assert!(held.iter_mut().all(healthy), "those that were there stay");
     held.pop();
     wait_until("room for another", SOON, || healthy(&mut world.connect()));
     drop(held);
-    wait_until("none to be counted", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 0.0);
 }
 
 /// Streams that run until the test drops them.
@@ -229,14 +221,11 @@ fn the_process_has_so_many_connections_from_all_addresses() {
     let plan = Plan::default()
         .limit("connections", 4)
         .limit("connections_per_address", 0);
-    let world = plan
+    let (world, account) = plan
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1)
-        .start();
-    let account = world.account();
-    wait_until("the start's own look to end", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+        .with_account();
+    world.wait_metric("gateway_client_connections", &[], 0.0);
     let held = busy(&world, &account.key, 4);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(
@@ -244,14 +233,12 @@ fn the_process_has_so_many_connections_from_all_addresses() {
         "000",
         "none of them is idle"
     );
-    assert_eq!(
-        world.metric("gateway_connections_refused_total", &["limit=\"total\""]),
-        1.0
+    world.has_metric(
+        "gateway_connections_refused_total",
+        &["limit=\"total\""],
+        1.0,
     );
-    assert_eq!(
-        world.metric("gateway_idle_connections_closed_total", &[]),
-        0.0
-    );
+    world.has_metric("gateway_idle_connections_closed_total", &[], 0.0);
     drop(held);
     wait_until("room for another", SOON, || {
         status_from("127.0.0.2", &world) == "200"
@@ -263,14 +250,11 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
     let plan = Plan::default()
         .limit("connections", 4)
         .limit("connections_per_address", 0);
-    let world = plan
+    let (world, account) = plan
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1)
-        .start();
-    let account = world.account();
-    wait_until("the start's own look to end", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+        .with_account();
+    world.wait_metric("gateway_client_connections", &[], 0.0);
     // One connection that never sent anything, one that got an answer, and two with running
     // streams.
     let mut held = busy(&world, &account.key, 2);
@@ -282,10 +266,7 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
     std::thread::sleep(Duration::from_millis(1_200));
     assert!(healthy(&mut world.connect()));
     assert!(silent.is_closed());
-    assert_eq!(
-        world.metric("gateway_idle_connections_closed_total", &[]),
-        1.0
-    );
+    world.has_metric("gateway_idle_connections_closed_total", &[], 1.0);
     assert!(healthy(&mut answered), "it was idle for less long");
     assert!(
         held.iter_mut().all(|connection| connection.hears_more()),
@@ -296,8 +277,7 @@ fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
 
 #[test]
 fn past_the_open_requests_a_body_is_not_even_read() {
-    let world = Plan::default().limit("open_requests", 2).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("open_requests", 2).with_account();
     let mut open: Vec<_> = (0..2)
         .map(|_| {
             let mut connection = world.connect();
@@ -342,15 +322,12 @@ fn ticks(pid: u32) -> u64 {
 
 #[test]
 fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let (mut stream, mut answer) =
         world.begin_stream(&Chat.stream(&account.key, "events=12 gap_ms=500 input=1 output=12"));
     world.limit_open_files(world.open_files() + 8);
     let held: Vec<_> = (0..40).map(|_| world.connect()).collect();
-    wait_until("the accept to fail", SOON, || {
-        world.log().contains("Accept() failed")
-    });
+    world.wait_log("Accept() failed");
     let before = ticks(world.pid());
     std::thread::sleep(Duration::from_secs(2));
     let used = ticks(world.pid()) - before;
@@ -358,8 +335,7 @@ fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
         used < 40,
         "{used} of 200 ticks of processor time while there was nothing to do"
     );
-    stream.finish(&mut answer);
-    assert!(Chat.is_complete(&answer), "{}", answer.text());
+    Chat.completes(&mut stream, &mut answer);
     drop(held);
     wait_for("a new client to be served", SOON, || {
         let mut connection = Connection::try_open(world.edge)?;

@@ -63,8 +63,7 @@ fn first(count: usize, statuses: &[u16]) {
 
 #[test]
 fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let key = key_of_five(&world, &account);
     let statuses = asked_24_times(&world, &count(&key));
     first(5, &statuses);
@@ -100,8 +99,9 @@ fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
 
 #[test]
 fn control_without_the_limit_token_counts_have_none() {
-    let world = Plan::default().limit("free_requests_per_minute", 0).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("free_requests_per_minute", 0)
+        .with_account();
     let key = key_of_five(&world, &account);
     assert_eq!(asked_24_times(&world, &count(&key)), [200; 24]);
     assert_eq!(world.vendor.calls(), 24);
@@ -207,8 +207,9 @@ fn requests_that_are_refused_for_their_bodies_have_a_limit() {
 
 #[test]
 fn control_without_the_limit_refused_requests_have_none() {
-    let world = Plan::default().limit("free_requests_per_minute", 0).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("free_requests_per_minute", 0)
+        .with_account();
     for _ in 0..30 {
         world.expect(400, &bad(Chat, &account.key));
     }

@@ -198,9 +198,7 @@ fn freeze(world: &World, account: &Account) -> Option<FrozenDisk> {
 /// Lets the vendor answer, until every answer waits for its debit.
 fn answer_all(world: &World) {
     world.vendor.release();
-    wait_until("every answer to be complete", SOON, || {
-        world.metric("gateway_open_holds", &[]) == 0.0
-    });
+    world.wait_metric("gateway_open_holds", &[], 0.0);
 }
 
 fn ending_of<'a>(endings: &'a [Value], id: &str) -> &'a Value {

@@ -207,8 +207,7 @@ fn changed(mut fields: Fields, change: &Change) -> Fields {
 
 #[test]
 fn what_has_no_place_in_http2_reaches_no_vendor() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     let ask = |fields: &Fields| {
         let mut h2 = H2::open(world.edge);
@@ -233,8 +232,7 @@ fn what_has_no_place_in_http2_reaches_no_vendor() {
 
 #[test]
 fn a_header_too_large_for_http2_is_refused_and_one_that_fits_is_not() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     let ask = |count: usize, bytes: usize| {
         let mut fields = good(&account.key, &body);
@@ -288,8 +286,7 @@ fn a_hundred_thousand_streams_that_are_reset_at_once_cost_others_nothing_and_lit
 
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn reset_at_once(streams: u32) {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     world.works(Chat, &account.key);
     let before = resident_kib(world.pid());

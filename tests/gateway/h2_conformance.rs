@@ -286,8 +286,7 @@ fn is_due(due: &Due, taken: &Taken) -> bool {
 
 #[test]
 fn every_fault_of_a_client_ends_its_connection_or_stream_and_what_it_may_do_is_taken() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     let mut wrong = Vec::new();
     for (name, due, act) in CASES {
@@ -329,8 +328,7 @@ fn a_ping_is_answered_with_its_own_words_and_settings_are_acknowledged() {
 /// window for, and the rest once it opens it further.
 #[test]
 fn an_answer_keeps_to_the_window_that_the_client_gives() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     let mut h2 = H2::open(world.edge);
     h2.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 3]);
@@ -372,8 +370,7 @@ fn floods_of_a_million_frames_cost_others_nothing_and_little_memory() {
 /// Sends this number of frames of each kind.
 #[allow(clippy::print_stdout, reason = "figures for a person")]
 fn flood(frames: usize) {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = Chat.body("input=1 output=1", false, 10).to_string();
     world.works(Chat, &account.key);
     let block = block(&good(&account.key, &body));

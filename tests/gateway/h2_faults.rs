@@ -132,10 +132,9 @@ impl FaultyWorld {
         let certificate = authority.signs("localhost");
         let vendor = H2Vendor::start(&certificate, Flow::default(), Arc::new(|_| answer()));
         // A reload at another time than the test asks for it would count as the one it waits for.
-        let world = plan(&vendor, &authority)
+        let (world, account) = plan(&vendor, &authority)
             .edit(STORE, &format!("{STORE}\nauto_reload: false"))
-            .start();
-        let account = world.account();
+            .with_account();
         Self {
             world,
             account,
@@ -258,8 +257,7 @@ fn a_connection_on_which_nothing_moves_for_two_minutes_keeps_its_streams() {
     let authority = Authority::new();
     let certificate = authority.signs("localhost");
     let vendor = H2Vendor::start(&certificate, Flow::default(), Arc::new(steps));
-    let world = with_fast_clock(plan(&vendor, &authority), library).start();
-    let account = world.account();
+    let (world, account) = with_fast_clock(plan(&vendor, &authority), library).with_account();
     let request = Chat.request(&account.key, &body(Chat, true));
     let answer = ask_until_admitted(&world, &request);
     assert!(is_whole(Chat, true, &answer), "{}", answer.text());
@@ -300,12 +298,11 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     };
     let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
     let plan = plan(&vendor, &authority).limit("vendor_write_seconds", 1);
-    let world = plan
+    let (world, account) = plan
         .limit("first_byte_seconds", 1)
         .limit("idle_seconds", 1)
         .limit("breaker_failures", 0)
-        .start();
-    let account = world.account();
+        .with_account();
     let mut large = body(Chat, false);
     large["messages"][0]["content"] = json!("x".repeat(300_000));
     let ask = |body: &serde_json::Value| world.ask(&Chat.request(&account.key, body)).status;
@@ -337,8 +334,9 @@ fn an_answer_that_comes_before_the_body_was_read_is_passed_on() {
         Arc::new(|_| Vec::new()),
     );
     vendor.refuse_early("413", refusal);
-    let world = plan(&vendor, &authority).limit("idle_seconds", 3).start();
-    let account = world.account();
+    let (world, account) = plan(&vendor, &authority)
+        .limit("idle_seconds", 3)
+        .with_account();
     let mut body = body(Chat, false);
     body["messages"][0]["content"] = json!("x".repeat(1_000_000));
     world.expect(413, &Chat.request(&account.key, &body));
@@ -394,10 +392,9 @@ fn a_certificate_is_checked_anew_for_each_connection() {
         Flow::default(),
         Arc::new(move |_| close()),
     );
-    let world = plan(&vendor, &authority)
+    let (world, account) = plan(&vendor, &authority)
         .limit("breaker_failures", 0)
-        .start();
-    let account = world.account();
+        .with_account();
     let ask = || world.ask(&Chat.request(&account.key, &body(Chat, false)));
     assert_eq!(ask().status, 200);
     vendor.change(&other.signs("localhost"), &[b"h2"]);
@@ -482,10 +479,9 @@ fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_agai
     let authority = Authority::new();
     let script = Arc::new(|_| vec![Step::OnConnection(answer(), vec![Step::Close])]);
     let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
-    let world = plan(&vendor, &authority)
+    let (world, account) = plan(&vendor, &authority)
         .limit("breaker_failures", 0)
-        .start();
-    let account = world.account();
+        .with_account();
     let statuses: Vec<_> = (0..40)
         .map(|_| {
             world
@@ -521,10 +517,9 @@ fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
     let script = Arc::new(move |number| if number < 2 { vec![broken()] } else { answer() });
     let vendor = H2Vendor::start(&certificate, Flow::default(), script);
     vendor.change(&certificate, &[b"h2"]);
-    let world = plan(&vendor, &authority)
+    let (world, account) = plan(&vendor, &authority)
         .limit("breaker_failures", 0)
-        .start();
-    let account = world.account();
+        .with_account();
     wait_until("the vendor to be asked over HTTP/2", SOON, || {
         world
             .ask(&Chat.request(&account.key, &body(Chat, false)))

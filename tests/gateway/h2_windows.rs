@@ -87,10 +87,7 @@ fn a_short_answer_is_reset_behind_its_header_where_the_client_opens_no_window() 
         assert!(receive(&mut h2, 3, |_| {}).is_whole, "{path}");
     }
     // The gateway counts none of these as its own failure.
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"internal\""]),
-        0.0
-    );
+    world.has_metric("gateway_rejected_total", &["reason=\"internal\""], 0.0);
 }
 
 #[test]
@@ -169,8 +166,9 @@ fn refusals_without_a_window_keep_little_memory_and_leave_others_theirs() {
 
 #[test]
 fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
-    let world = Plan::default().limit("client_write_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("client_write_seconds", 1)
+        .with_account();
     let with_key = [
         get("/v1/models"),
         vec![field("authorization", &format!("Bearer {}", account.key))],
@@ -183,10 +181,7 @@ fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
         assert_eq!(received.header[0], OK);
         assert!(received.body.is_empty() && !received.is_whole);
     }
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"internal\""]),
-        0.0
-    );
+    world.has_metric("gateway_rejected_total", &["reason=\"internal\""], 0.0);
 }
 
 #[test]
@@ -200,9 +195,7 @@ fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
     h2.ask(1, &good(&account.key, &body), body.as_bytes());
     let ending = world.ended(&account, 1);
     assert_eq!(ending["outcome"], "client_left", "{ending}");
-    wait_until("the connection to be closed", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 0.0);
 }
 
 #[test]

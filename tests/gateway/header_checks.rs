@@ -22,8 +22,7 @@ fn large(surface: Surface, key: &str, bytes: usize) -> Request {
 
 #[test]
 fn whoever_cannot_pay_is_answered_before_the_body_and_can_read_it() {
-    let world = World::new();
-    let poor = world.funded(0);
+    let (world, poor) = World::with_funds(0);
     for surface in BOTH {
         // Only the header, with and without `expect: 100-continue`.
         for expects in [false, true] {

@@ -28,8 +28,7 @@ fn of_fields(key: &str, fields: usize) -> Request {
 
 #[test]
 fn a_header_is_read_up_to_its_limits_and_no_further() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     world.expect(200, &of_bytes(&account.key, 32_768));
     world.expect(200, &of_fields(&account.key, 64));
     for request in [
@@ -55,8 +54,7 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
 
 #[test]
 fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for path in [
         "//v1/chat/completions",
         "/v1//chat/completions",
@@ -112,10 +110,9 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
 /// decodes nothing else in the path.
 #[test]
 fn a_models_id_in_a_path_is_decoded_once() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit("id: beta-5.5", "id: org/beta:5@x")
-        .start();
-    let account = world.account();
+        .with_account();
     let status = |path: &str| world.ask(&Request::get(path).bearer(&account.key)).status;
     for id in [
         "org/beta:5@x",
@@ -145,8 +142,7 @@ fn a_models_id_in_a_path_is_decoded_once() {
 
 #[test]
 fn a_models_name_enters_no_path_and_no_header() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for model in [
             "../../admin",
@@ -232,8 +228,7 @@ const HOSTILE: [&str; 44] = [
 
 #[test]
 fn no_field_of_a_clients_reaches_a_vendor() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let asked = surface.whole(&account.key, "input=1 output=1");
         let asked = HOSTILE
@@ -335,8 +330,7 @@ fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
     let plan = plan
         .edit("\"sim-alpha-key\"", "\"CANARY-alpha-key\"")
         .edit("\"sim-beta-key\"", "\"CANARY-beta-key\"");
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     let mut seen = Seen::default();
     for surface in BOTH {
         for round in 0..STATUSES.len() * 2 {

@@ -169,9 +169,7 @@ fn at_rest(world: &World, account: &Account) -> Standing {
 /// Waits until the shared store has recorded every ending. A client has its answer some
 /// milliseconds earlier.
 fn all_is_told(world: &World) {
-    wait_until("all to be told", SOON, || {
-        world.metric("gateway_journal_pending", &[]) == 0.0
-    });
+    world.wait_metric("gateway_journal_pending", &[], 0.0);
 }
 
 /// Begins a request and waits until the vendor has received it.
@@ -215,8 +213,7 @@ wherever_it_is_kept! {
 }
 
 fn the_answer_is_given_again_on_every_way_and_debited_once(plan: Plan) {
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     let (_, other_key) = world.key(&account.id, "another key of the same account");
     for (index, way) in ways().into_iter().enumerate() {
         let request = way.keyed(&account, &format!("key-{index}"), USUAL);
@@ -248,8 +245,7 @@ fn the_answer_is_given_again_on_every_way_and_debited_once(plan: Plan) {
 
 #[test]
 fn without_a_key_nothing_is_deduplicated() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (index, way) in ways().into_iter().enumerate() {
         let request = way.plain(&account, USUAL);
         let ids = [world.ask(&request), world.ask(&request)].map(|answer| {
@@ -268,8 +264,7 @@ fn without_a_key_nothing_is_deduplicated() {
 }
 
 fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan) {
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     let stranger = world.account_with("stranger@example.test", &[]);
     for (index, way) in ways().into_iter().enumerate() {
         let key = format!("key-{index}");
@@ -300,8 +295,7 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan
 }
 
 fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     for (index, way) in ways().into_iter().enumerate() {
         let request = way.keyed(
             &account,
@@ -333,8 +327,7 @@ fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
 }
 
 fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan: Plan) {
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     let long = "k".repeat(255);
     for surface in BOTH {
         let way = Way::own(surface, false);
@@ -436,8 +429,7 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
 }
 
 fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
-    let world = plan.start();
-    let account = world.account();
+    let (world, account) = plan.with_account();
     for (index, way) in ways().into_iter().enumerate() {
         let mid = if way.stream {
             "cut=3 events=6"
@@ -493,11 +485,10 @@ fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
 }
 
 fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
-    let world = plan
+    let (world, account) = plan
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let mut keys = Vec::new();
     for (index, way) in ways().into_iter().enumerate() {
         let marker = if way.stream {
@@ -555,8 +546,7 @@ fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
 fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(
     plan: Plan,
 ) {
-    let world = plan.limit("total_seconds", 4).start();
-    let account = world.account();
+    let (world, account) = plan.limit("total_seconds", 4).with_account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = Way::own(surface, true).keyed(&account, "key", "bytes=4000 events=8 hang=6");
         let mut connection = begin(&world, &request);
@@ -575,8 +565,9 @@ fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_i
 
 fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
     const CAP: usize = 8_192;
-    let world = plan.limit("idempotency_body_bytes", CAP as u64).start();
-    let account = world.account();
+    let (world, account) = plan
+        .limit("idempotency_body_bytes", CAP as u64)
+        .with_account();
     for way in ways() {
         let marker = |bytes: usize| format!("bytes={bytes} input=100 output=20 events=4");
         // The bytes of an answer besides its text, for texts whose length has four digits.
@@ -613,8 +604,7 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
 }
 
 fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
-    let mut world = plan.start();
-    let account = world.account();
+    let (mut world, account) = plan.with_account();
     // No answer ends before the kill. Otherwise the kill could fall between an answer's debit and
     // its storing.
     let begun: Vec<_> = ways()
@@ -728,8 +718,7 @@ fn forget_the_answer(world: &World) {
 
 #[test]
 fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let requests: Vec<_> = ways()
         .into_iter()
         .enumerate()
@@ -755,8 +744,7 @@ fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
 }
 
 fn a_restart_forgets_nothing(plan: Plan) {
-    let mut world = plan.start();
-    let account = world.account();
+    let (mut world, account) = plan.with_account();
     let requests: Vec<_> = ways()
         .into_iter()
         .enumerate()

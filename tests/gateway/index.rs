@@ -31,8 +31,7 @@ const ENTRIES: &str = "SELECT count(*) FROM activity";
 
 #[test]
 fn a_death_in_a_batch_of_the_index_leaves_it_right() {
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let usage = Request::get("/v1/usage").bearer(&account.key);
     for responses in [2, 4, 6] {
         // All entries but the last one are sealed.
@@ -62,8 +61,7 @@ fn a_death_in_a_batch_of_the_index_leaves_it_right() {
 
 #[test]
 fn a_rebuild_that_dies_changes_nothing_and_one_that_ends_repairs_a_running_gateway() {
-    let world = World::new();
-    let account = world.funded(FUNDS);
+    let (world, account) = World::with_funds(FUNDS);
     world.works(Chat, &account.key);
     world.ended(&account, 1);
     let usage = Request::get("/v1/usage").bearer(&account.key);
@@ -125,8 +123,6 @@ fn an_index_that_cannot_be_written_stops_no_request_and_pages_show_every_entry()
     });
     index.execute_batch("ROLLBACK").unwrap();
     assert!(world.command(&["ledger", "reindex"]).status.success());
-    wait_until("the metric", SOON, || {
-        world.metric("gateway_index_lag_entries", &[]) == 0.0
-    });
+    world.wait_metric("gateway_index_lag_entries", &[], 0.0);
     world.reports_all(&usage, 1);
 }

@@ -9,7 +9,7 @@ use crate::h2::{
 };
 use crate::smuggling::{Dice, corpus};
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{Plan, SOON, World, wait_until};
+use crate::world::{Plan, World};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -227,9 +227,7 @@ fn each_of_many_interleaved_requests_gets_its_own_answer_beside_malformed_ones()
     });
     let answered = run.answered.load(Ordering::Relaxed);
     assert!(answered > requests / 2, "{answered} of {requests}");
-    wait_until("nothing to be held", SOON, || {
-        world.metric("gateway_open_holds", &[]) == 0.0
-    });
+    world.wait_metric("gateway_open_holds", &[], 0.0);
     world.works(Chat, &account.key);
     assert_eq!(world.metric("gateway_panics_total", &[]), 0.0);
 }

@@ -146,8 +146,7 @@ struct Books {
 
 impl Books {
     fn new() -> Self {
-        let world = World::new();
-        let account = world.funded(FUNDS);
+        let (world, account) = World::with_funds(FUNDS);
         Self {
             world,
             account,

@@ -49,8 +49,7 @@ fn with_messages(surface: Surface, more: usize) -> Value {
 
 #[test]
 fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
-    let world = Plan::default().limit("body_values", 1_001).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("body_values", 1_001).with_account();
     for surface in BOTH {
         let ask = |more| world.ask(&surface.request(&account.key, &with_messages(surface, more)));
         assert_eq!(ask(300).status, 200);
@@ -77,16 +76,16 @@ fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
 
 #[test]
 fn control_without_that_limit_a_body_of_as_many_values_is_read() {
-    let world = Plan::default().limit("body_values", 10_000_000).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("body_values", 10_000_000)
+        .with_account();
     world.expect(200, &count_coded(&account.key, &count_body(100_000, 1)));
 }
 
 /// Large bodies get the same answers as small ones, on every route through the gateway.
 #[test]
 fn large_bodies_are_answered_like_small_ones() {
-    let world = World::new();
-    let account = world.funded(1_000_000_000);
+    let (world, account) = World::with_funds(1_000_000_000);
     let padding = "lorem ipsum ".repeat(20_000);
     for (surface, model) in [
         (Chat, Chat),
@@ -125,10 +124,9 @@ fn large_bodies_are_answered_like_small_ones() {
 #[test]
 fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_long_text_is_not() {
     for surface in BOTH {
-        let world = Plan::default()
+        let (world, account) = Plan::default()
             .environment("GW_FAIL", "panic@cpu_job")
-            .start();
-        let account = world.account();
+            .with_account();
         let mut text = surface.body("input=1 output=1", false, 100);
         text["messages"][0]["content"] =
             format!("[[sim input=1 output=1]] {}", "pad, ".repeat(15_000)).into();
@@ -147,10 +145,9 @@ fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_lo
         assert!(world.log().contains("CpuJob"));
     }
     // Of a coded body nobody knows how long it takes.
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .environment("GW_FAIL", "panic@cpu_job")
-        .start();
-    let account = world.account();
+        .with_account();
     let failed = world.ask(&count_coded(&account.key, &count_body(1, 1)));
     assert_eq!(failed.status, 500, "a coded body: {}", failed.text());
     assert!(world.log().contains("CpuJob"));
@@ -160,10 +157,9 @@ fn small_bodies_of_many_values_or_with_a_coding_are_work_for_the_pool_and_one_lo
 #[test]
 fn a_text_of_escapes_is_work_for_the_pool_only_if_it_is_translated() {
     for (surface, model, status) in [(Messages, Chat, 500), (Chat, Chat, 200)] {
-        let world = Plan::default()
+        let (world, account) = Plan::default()
             .environment("GW_FAIL", "panic@cpu_job")
-            .start();
-        let account = world.account();
+            .with_account();
         let mut body = surface.body("input=1 output=1", false, 100);
         body["model"] = model.model().into();
         body["messages"][0]["content"] =
@@ -176,10 +172,9 @@ fn a_text_of_escapes_is_work_for_the_pool_only_if_it_is_translated() {
 #[test]
 fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request() {
     for surface in BOTH {
-        let world = Plan::default()
+        let (world, account) = Plan::default()
             .environment("GW_FAIL", "panic@cpu_job")
-            .start();
-        let account = world.account();
+            .with_account();
         let mut body = surface.body("input=1 output=1", false, 100);
         body["messages"][0]["content"] =
             format!("[[sim input=1 output=1]] {}", "pad ".repeat(80_000)).into();
@@ -214,11 +209,10 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
         ("cpu_queue", 1),
         ("cpu_queue_seconds", 1),
     ] {
-        let world = Plan::default()
+        let (world, account) = Plan::default()
             .limit("cpu_threads", 1)
             .limit(limit, value)
-            .start();
-        let account = world.account();
+            .with_account();
         let request = slow_count(&account.key).bytes();
         let open: Vec<_> = (0..12)
             .map(|_| {
@@ -252,11 +246,10 @@ fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
 
 #[test]
 fn a_full_queue_refuses_large_bodies_on_every_surface() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("cpu_threads", 1)
         .limit("cpu_queue", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
@@ -279,11 +272,10 @@ fn a_full_queue_refuses_large_bodies_on_every_surface() {
 
 #[test]
 fn jobs_of_clients_that_left_are_not_begun() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("cpu_threads", 1)
         .limit("cpu_queue_seconds", 600)
-        .start();
-    let account = world.account();
+        .with_account();
     let request = slow_count(&account.key).bytes();
     let open: Vec<_> = (0..8)
         .map(|_| {
@@ -315,11 +307,10 @@ fn a_short_body_with_a_coding_does_not_wait_for_long_ones() {
     // Less than 2 MiB, whose values take long to read.
     let many_values = count_body(60_000, 1);
     for (long, coding) in [(large, "gzip"), (many_values, "identity")] {
-        let world = Plan::default()
+        let (world, account) = Plan::default()
             .limit("cpu_threads", 1)
             .limit("cpu_queue_seconds", 600)
-            .start();
-        let account = world.account();
+            .with_account();
         let many = (0..8).map(|number| world.account_with(&format!("{number}@example.test"), &[]));
         let requests: Vec<_> = many
             .map(|other| {
@@ -423,8 +414,7 @@ fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64
 /// to an endpoint that costs nothing.
 #[test]
 fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
-    let world = World::new();
-    let attacker = world.account();
+    let (world, attacker) = World::with_account();
     let bystander = Bystander::new(&world);
     // One body has nearly the maximum number of values and of bytes. The other has far more values
     // than the limit.

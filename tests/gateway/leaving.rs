@@ -100,10 +100,9 @@ fn a_half_close_counts_as_leaving() {
 
 #[test]
 fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("drain_after_client_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let connections = BOTH.map(|surface| {
         let request = surface.whole(&account.key, "delay_ms=6000 input=300 output=20");
         begin(&world, &request, 0).0
@@ -122,11 +121,10 @@ fn an_answer_that_is_no_stream_is_awaited_for_a_client_that_left() {
 
 #[test]
 fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = surface.stream(
             &account.key,
@@ -159,8 +157,7 @@ fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
 
 #[test]
 fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_was_generated() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = surface.whole(&account.key, "delay_ms=500 status=500");
         let before = world.vendor.calls();
@@ -213,9 +210,7 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
         let mut answer = connection.begin();
         let receipt = left(&world, &account, index + 1);
         assert_eq!(receipt["estimated"], false, "drained: {receipt}");
-        wait_until("its connection to be closed", SOON, || {
-            world.metric("gateway_client_connections", &[]) == 0.0
-        });
+        world.wait_metric("gateway_client_connections", &[], 0.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 0.0);
         connection.finish(&mut answer);
         assert_eq!(
@@ -276,8 +271,9 @@ fn a_client_that_takes_seconds_for_a_full_buffer_is_not_given_up() {
 
 #[test]
 fn a_client_that_reads_none_of_many_answers_is_given_up() {
-    let world = Plan::default().limit("client_write_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("client_write_seconds", 1)
+        .with_account();
     let request = Request::get("/v1/models").bearer(&account.key).bytes();
     let mut connection = world.connect();
     // Until the gateway no longer reads either, and closes the connection.
@@ -285,15 +281,12 @@ fn a_client_that_reads_none_of_many_answers_is_given_up() {
     wait_until("the connection to be closed", SOON, || {
         !connection.send(&requests)
     });
-    wait_until("nothing to be left of it", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 0.0);
 }
 
 #[test]
 fn many_clients_that_leave_at_any_moment_leave_nothing_behind() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let rounds = if crate::is_long() { 200 } else { 20 };
     let surfaces: Vec<Surface> = BOTH.into_iter().cycle().take(8).collect();
     std::thread::scope(|scope| {

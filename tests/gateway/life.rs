@@ -1,7 +1,7 @@
 //! The gateway over a long time: pages that stay reachable during an upgrade, consecutive upgrades
 //! under load, a clock that jumps, hours of work, and secrets that do not leak.
 
-use crate::account::{Account, taken};
+use crate::account::Account;
 use crate::client::{self, Request};
 use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::h2::resident_kib;
@@ -98,8 +98,7 @@ fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_succes
 
 #[test]
 fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
-    let mut world = World::new();
-    let account = world.funded(crash::FUNDS);
+    let (mut world, account) = World::with_funds(crash::FUNDS);
     let rounds = if crate::is_long() { 20 } else { 2 };
     let streams = if crate::is_long() { 200 } else { 10 };
     let mut complete = 0;
@@ -123,37 +122,13 @@ fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
             let mut old = world.upgrade();
             wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
             for (surface, mut connection, mut answer) in running {
-                connection.finish(&mut answer);
-                assert!(
-                    surface.is_complete(&answer),
-                    "a stream was cut: {}",
-                    answer.text()
-                );
+                surface.completes(&mut connection, &mut answer);
                 complete += 1;
             }
             ends_well(&mut old);
         }
     });
-    assert!(
-        log.odd.is_empty(),
-        "{} odd answers: {:?}",
-        log.odd.len(),
-        log.odd.first()
-    );
-    assert!(log.cut.is_empty(), "{} answers cut", log.cut.len());
-    let answers = log.whole.len() + complete;
-    let endings = wait_for("all to be in the ledger", SOON, || {
-        Some(world.endings(&account)).filter(|endings| endings.len() >= answers)
-    });
-    assert_eq!(
-        endings.len(),
-        answers,
-        "every answer once, and nothing else"
-    );
-    assert_eq!(
-        taken(&endings),
-        crash::FUNDS - world.standing(&account).balance
-    );
+    log.is_in_ledger(&world, &account, complete);
     println!(
         "{rounds} upgrades: {} answers, {complete} streams, nothing refused, nothing cut",
         log.whole.len()
@@ -180,8 +155,7 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
     let plan = plan
         .environment("DONT_FAKE_MONOTONIC", "1")
         .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    let world = plan.environment("FAKETIME_NO_CACHE", "1").start();
-    let account = world.account();
+    let (world, account) = plan.environment("FAKETIME_NO_CACHE", "1").with_account();
     world.json(&[
         "key",
         "set",
@@ -287,8 +261,7 @@ fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
     } else {
         (Duration::from_secs(3), Duration::from_secs(6), 48 * 1_024)
     };
-    let world = World::new();
-    let account = world.funded(crash::FUNDS);
+    let (world, account) = World::with_funds(crash::FUNDS);
     let mut samples = Vec::new();
     let load = Load {
         keys: &[&account.key],

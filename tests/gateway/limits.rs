@@ -84,8 +84,7 @@ fn answered_until_refused(
 
 #[test]
 fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what_is_left() {
-    let world = World::new();
-    let account = world.funded(100_000_000);
+    let (world, account) = World::with_funds(100_000_000);
     let mut calls = 0;
     for surface in BOTH {
         let (_, key) = key_with(&world, &account, &["--requests-per-minute", "3"]);
@@ -158,8 +157,7 @@ fn requests_beyond_a_keys_or_its_accounts_rate_are_429_and_the_headers_tell_what
 
 #[test]
 fn tokens_are_counted_as_asked_for_and_then_as_used() {
-    let world = World::new();
-    let account = world.funded(100_000_000);
+    let (world, account) = World::with_funds(100_000_000);
     for surface in BOTH {
         let (_, key) = key_with(&world, &account, &["--tokens-per-minute", "1500"]);
         let mut open = world.connect();
@@ -195,8 +193,7 @@ fn tokens_are_counted_as_asked_for_and_then_as_used() {
 
 #[test]
 fn what_runs_at_one_time_is_bounded_and_given_back_however_a_request_ends() {
-    let world = World::new();
-    let account = world.funded(100_000_000);
+    let (world, account) = World::with_funds(100_000_000);
     let (_, key) = key_with(&world, &account, &["--concurrent", "1"]);
     let mut ends = 0;
     for surface in BOTH {
@@ -249,8 +246,7 @@ fn a_clock_that_is_set_refills_no_limit_per_minute() {
     let Some(clock) = SettableClock::new() else {
         return;
     };
-    let world = Plan::default().clock(&clock).start();
-    let account = world.account();
+    let (world, account) = Plan::default().clock(&clock).with_account();
     let (_, key) = key_with(&world, &account, &["--requests-per-minute", "1"]);
     world.works(Chat, &key);
     for offset in ["+0", "+2m", "+0", "-2m"] {
@@ -420,8 +416,7 @@ fn a_spend_limit_admits_what_it_covers_and_no_more_also_after_a_restart() {
 
 #[test]
 fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
-    let world = World::new();
-    let account = world.funded(100_000_000);
+    let (world, account) = World::with_funds(100_000_000);
     let (id, key) = key_with(&world, &account, &["--models", "beta-5.2,alpha-opus-4-7"]);
     let denied = world.ask(&Messages.whole(&key, "input=1 output=1"));
     Messages.failure(&denied, 403, "permission_error", Some("model_not_allowed"));

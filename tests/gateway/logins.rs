@@ -218,8 +218,7 @@ fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
 
 #[test]
 fn nothing_of_it_is_there_unless_the_config_says_so() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for path in [
         "/oauth/token",
         "/oauth/device_authorization",

@@ -89,8 +89,7 @@ fn nothing_was_billed(world: &World, account: &Account, balance: i64) {
 
 #[test]
 fn speech_passes_while_it_is_made_and_costs_its_characters() {
-    let world = plan().limit("idle_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = plan().limit("idle_seconds", 1).with_account();
     for (format, stream, kind) in [
         ("mp3", "audio", "audio/mpeg"),
         ("wav", "audio", "audio/wav"),
@@ -131,8 +130,7 @@ fn speech_passes_while_it_is_made_and_costs_its_characters() {
 
 #[test]
 fn a_transcription_in_any_format_costs_the_seconds_that_the_vendor_or_the_file_tells() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     for (more, kind, seconds, estimated) in [
         (vec![], "application/json", 7, false),
         (
@@ -226,8 +224,7 @@ fn a_transcription_in_any_format_costs_the_seconds_that_the_vendor_or_the_file_t
 
 #[test]
 fn a_form_is_refused_with_words_and_repeated_under_its_key_whatever_its_boundary() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let audio = wav(2);
     let parts: [Part<'_>; 2] = [("model", None, b"scribe"), ("file", Some("a.wav"), &audio)];
     let first = form(TRANSCRIPTIONS, &account, "one", &parts).header("idempotency-key", "k");
@@ -302,8 +299,7 @@ fn a_form_is_refused_with_words_and_repeated_under_its_key_whatever_its_boundary
 
 #[test]
 fn images_cost_their_tokens_or_their_number_whole_streamed_and_edited() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let paint = |body: &Value| {
         let answer = world.ask(&post(IMAGES, &account, body));
         let receipt = receipt(&world, &account, &answer);

@@ -57,8 +57,7 @@ fn refused(answer: &Answer, param: &str, words: &str) {
 
 #[test]
 fn embeddings_pass_unchanged_and_cost_what_the_vendor_counts() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let mut spent = 0;
     for (input, more, tokens) in [
         (json!("[[sim input=7]] Grüße"), vec![], 7),
@@ -220,8 +219,7 @@ fn the_paths_of_one_vendor_pass_unchanged_and_cost_what_it_counts() {
 
 #[test]
 fn what_an_embeddings_request_may_not_ask_for_is_refused_and_a_vendors_refusal_keeps_its_words() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let calls = world.vendor.calls();
     let chat = json!({"model": "beta-5.2", "input": "x"});
     refused(
@@ -295,8 +293,7 @@ fn what_an_embeddings_request_may_not_ask_for_is_refused_and_a_vendors_refusal_k
 
 #[test]
 fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let texts: Vec<_> = (0..2_048).map(|index| format!("text {index}")).collect();
     let members = [
         ("dimensions", json!(3_072)),
@@ -336,8 +333,7 @@ fn a_long_answer_streams_and_one_that_breaks_off_is_free_and_never_ends_cleanly(
 
 #[test]
 fn a_client_of_http_1_0_gets_a_long_answer_whole_with_its_length_or_an_error() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let ask = |first: &str, count: usize| {
         let texts: Vec<_> = std::iter::once(first)
             .chain(std::iter::repeat_n("text", count))
@@ -372,8 +368,7 @@ fn a_client_of_http_1_0_gets_a_long_answer_whole_with_its_length_or_an_error() {
 
 #[test]
 fn reranking_costs_search_units_or_tokens_and_a_moderation_may_be_free() {
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     let rank = |path: &str, model: &str, query: &str, documents: &Value| {
         let body = json!({"model": model, "query": query, "documents": documents});
         let answer = world.ask(&post(path, &account, &body));

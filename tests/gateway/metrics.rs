@@ -51,8 +51,7 @@ fn series(world: &World) -> BTreeSet<String> {
 
 #[test]
 fn every_promised_family_is_there_after_a_few_requests() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         world.works(surface, &account.key);
         world.ask(&surface.stream(&account.key, "input=5 output=5"));
@@ -60,9 +59,7 @@ fn every_promised_family_is_there_after_a_few_requests() {
         world.ask(&surface.whole("gw-sk-none", "input=1"));
     }
     world.signal("HUP");
-    wait_until("the reload to be counted", SOON, || {
-        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
-    });
+    world.wait_metric("gateway_config_reloads_total", &["result=\"ok\""], 1.0);
     let series = series(&world);
     for (family, labels) in FAMILIES {
         let sample = series
@@ -76,49 +73,37 @@ fn every_promised_family_is_there_after_a_few_requests() {
             );
         }
     }
-    assert_eq!(
-        world.metric(
-            "gateway_requests_total",
-            &["surface=\"chat\"", "beta-5.2", "status=\"200\""]
-        ),
-        2.0
+    world.has_metric(
+        "gateway_requests_total",
+        &["surface=\"chat\"", "beta-5.2", "status=\"200\""],
+        2.0,
     );
-    assert_eq!(
-        world.metric(
-            "gateway_requests_total",
-            &["surface=\"messages\"", "status=\"401\""]
-        ),
-        1.0
+    world.has_metric(
+        "gateway_requests_total",
+        &["surface=\"messages\"", "status=\"401\""],
+        1.0,
     );
-    assert_eq!(
-        world.metric(
-            "gateway_tokens_total",
-            &[Messages.model(), "class=\"output\""]
-        ),
-        15.0
+    world.has_metric(
+        "gateway_tokens_total",
+        &[Messages.model(), "class=\"output\""],
+        15.0,
     );
     let cost = Chat.cost(15, 15);
     assert_eq!(
         world.metric("gateway_credits_micro_total", &[Chat.model()]),
         cost as f64
     );
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"bad_key\""]),
-        2.0
-    );
-    assert_eq!(
-        world.metric(
-            "gateway_upstream_requests_total",
-            &["vendor=\"beta\"", "status=\"200\""]
-        ),
-        2.0
+    world.has_metric("gateway_rejected_total", &["reason=\"bad_key\""], 2.0);
+    world.has_metric(
+        "gateway_upstream_requests_total",
+        &["vendor=\"beta\"", "status=\"200\""],
+        2.0,
     );
 }
 
 #[test]
 fn what_a_client_sends_never_becomes_a_series() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let junk = |round: usize| {
         for surface in BOTH {
             let mut body = surface.body("input=1", false, 100);
@@ -365,21 +350,18 @@ fn no_counter_begins_above_zero_and_a_reload_adds_those_of_new_models() {
 
 #[test]
 fn the_process_the_build_and_the_conventions_for_generative_ai_have_their_usual_names() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_secs_f64();
-    assert_eq!(
-        world.metric(
-            "gateway_build_info",
-            &[
-                &format!("version=\"{}\"", env!("CARGO_PKG_VERSION")),
-                "arch=\""
-            ]
-        ),
-        1.0
+    world.has_metric(
+        "gateway_build_info",
+        &[
+            &format!("version=\"{}\"", env!("CARGO_PKG_VERSION")),
+            "arch=\"",
+        ],
+        1.0,
     );
     assert!((now - world.metric("process_start_time_seconds", &[])).abs() < 120.0);
     for (family, least) in [

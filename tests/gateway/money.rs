@@ -18,8 +18,7 @@ fn hold(surface: Surface, body: &Value, limit: i64) -> i64 {
 
 #[test]
 fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut balance = GRANT;
     for surface in BOTH {
         let body = surface.body("events=8 hold=5 input=100 output=50", true, ANY_LIMIT.0);
@@ -43,8 +42,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
         assert_eq!(world.metric("gateway_open_holds", &[]), 1.0);
         assert_eq!(world.metric("gateway_streams_open", &[]), 1.0);
         world.vendor.release();
-        connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer));
+        surface.completes(&mut connection, &mut answer);
         balance -= surface.cost(100, 50);
         assert_eq!(
             world.standing(&account),
@@ -67,8 +65,7 @@ fn a_hold_stands_while_a_stream_runs_and_is_gone_with_it() {
 
 #[test]
 fn every_class_of_tokens_is_billed_at_its_price_and_the_receipts_add_up() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut sum = 0;
     for surface in BOTH {
         for stream in [false, true] {
@@ -217,19 +214,13 @@ fn a_thinking_budget_is_lowered_with_the_limit_and_never_below_what_the_vendor_t
 
 #[test]
 fn where_no_limit_is_given_one_is_put_in_that_the_account_can_pay() {
-    let world = World::new();
-    let account = world.funded(20_000_000);
+    let (world, account) = World::with_funds(20_000_000);
     let mut body = Chat.body("input=10 output=10", false, 1);
     body.as_object_mut()
         .unwrap()
         .remove("max_completion_tokens");
     let answer = world.ask(&Chat.request(&account.key, &body));
-    assert_eq!(
-        answer.header("x-gateway-warnings"),
-        Some("clamped:max_completion_tokens"),
-        "{}",
-        answer.text()
-    );
+    answer.has_header("x-gateway-warnings", "clamped:max_completion_tokens");
     let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
     let limit = sent["max_completion_tokens"].as_i64().unwrap();
     assert!(limit * 1_400 <= 20_000_000 && limit > 14_000, "{sent}");
@@ -293,10 +284,9 @@ pub fn together<T: Send>(count: usize, ask: impl Fn() -> T + Sync) -> Vec<T> {
 
 #[test]
 fn an_account_may_hold_only_so_many_requests_open() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("open_requests_per_account", 2)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         let mut open: Vec<_> = (0..2)
             .map(|_| {
@@ -326,8 +316,7 @@ fn an_account_may_hold_only_so_many_requests_open() {
 
 #[test]
 fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
-    let world = Plan::default().trial_days("0.00006").start();
-    let account = world.account();
+    let (world, account) = Plan::default().trial_days("0.00006").with_account();
     let never = world.account_with("never@example.test", &["--no-trial"]);
     insufficient(Chat, &world.ask(&Chat.whole(&never.key, "input=1")));
     let (mut running, mut answer) =
@@ -347,8 +336,7 @@ fn a_trial_ends_at_its_time_and_a_running_response_finishes() {
         "the stream was to outlast the trial"
     );
     world.vendor.release();
-    running.finish(&mut answer);
-    assert!(Messages.is_complete(&answer), "{}", answer.text());
+    Messages.completes(&mut running, &mut answer);
     let receipt = world.receipt(&account, &answer.request_id());
     assert_eq!(
         micro(&receipt["credits"]),
@@ -380,8 +368,7 @@ fn trial(world: &World, account: &Account) -> Value {
 
 #[test]
 fn a_grant_while_the_gateway_runs_counts_at_the_next_request_and_only_once() {
-    let world = World::new();
-    let account = world.funded(0);
+    let (world, account) = World::with_funds(0);
     insufficient(
         Messages,
         &world.ask(&Messages.whole(&account.key, "input=1")),
@@ -412,8 +399,7 @@ fn a_grant_while_the_gateway_runs_counts_at_the_next_request_and_only_once() {
 
 #[test]
 fn usage_that_is_missing_or_nonsense_is_estimated_within_the_hold() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         for usage in ["none", "zero", "negative", "huge", "nan"] {
             for stream in [false, true] {
@@ -497,8 +483,7 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
 
 #[test]
 fn a_free_refusal_and_a_count_of_tokens_cost_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let answer = world.ask(&Messages.whole(&account.key, "refusal=1 input=500 output=0"));
     let receipt = world.receipt(&account, &answer.request_id());
     assert_eq!(

@@ -107,9 +107,7 @@ fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key()
         "{before} files before, {most} during the attack"
     );
     assert!(world.metric("gateway_rejected_total", &["reason=\"pages_per_address\""]) > 0.0);
-    wait_until("all pages to be over", SOON, || {
-        world.metric("gateway_pages_open", &[]) == 0.0
-    });
+    world.wait_metric("gateway_pages_open", &[], 0.0);
     wait_until("all files to be closed", SOON, || {
         world.open_files() <= before + 4
     });
@@ -146,8 +144,7 @@ fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
         ("open_pages", 503, "pages"),
         ("open_pages_per_address", 429, "pages_per_address"),
     ] {
-        let world = Plan::default().limit(key, 2).start();
-        let account = world.account();
+        let (world, account) = Plan::default().limit(key, 2).with_account();
         let held = [open_page(&world), open_page(&world)];
         wait_open(&world, 2.0);
         let json = world.ask(&Request::get("/docs"));
@@ -161,10 +158,7 @@ fn pages_are_bounded_in_all_and_per_address_and_refused_as_a_page_or_in_json() {
             &Request::get("/docs").header("accept", "text/html,application/xhtml+xml,*/*;q=0.8"),
         );
         is_refused(&page, status, reason, &world);
-        assert_eq!(
-            page.header("content-type"),
-            Some("text/html; charset=utf-8")
-        );
+        page.has_header("content-type", "text/html; charset=utf-8");
         assert!(
             page.has("<h1>") && page.has(&page.request_id()),
             "{}",
@@ -314,9 +308,7 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         .limit("live_streams_per_address", 24);
     let world = plan.limit("live_streams_per_account", 8).start();
     let cookies: Vec<_> = (0..3).map(|number| world.signed_up(number)).collect();
-    wait_until("the sign-ups' connections to go", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 0.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 0.0);
     let before = world.open_sockets();
     let mut readers: Vec<_> = (0..24)
         .map(|number| world.live(&cookies[number % 3]))
@@ -344,9 +336,7 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
     // One stream of each account closes, so the address has room again and each account has room
     // for one stream.
     readers.truncate(21);
-    wait_until("places to be free", SOON, || {
-        world.metric("gateway_live_streams_open", &[]) == 21.0
-    });
+    world.wait_metric("gateway_live_streams_open", &[], 21.0);
     let again = wait_for("the account's place", SOON, || {
         Some(world.live(&cookies[0])).filter(|(_, answer)| answer.status == 200)
     });
@@ -357,9 +347,7 @@ fn many_read_their_balance_live_each_at_one_descriptor_and_the_limits_are_told()
         "the account has eight"
     );
     drop((readers, again));
-    wait_until("all to be over", SOON, || {
-        world.metric("gateway_live_streams_open", &[]) == 0.0
-    });
+    world.wait_metric("gateway_live_streams_open", &[], 0.0);
 }
 
 #[test]
@@ -405,10 +393,7 @@ fn with_few_files_idle_clients_leave_room_for_the_admin_listener_and_for_who_has
         probe();
     }
     assert!(world.metric("gateway_idle_connections_closed_total", &[]) > 0.0);
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"files\""]),
-        0.0
-    );
+    world.has_metric("gateway_rejected_total", &["reason=\"files\""], 0.0);
     wait_until("the gateway to be ready", SOON, || world.is_ready());
     assert!(
         world

@@ -24,10 +24,9 @@ impl World {
 
 #[test]
 fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
-    let world = Plan::default()
+    let (world, owner) = Plan::default()
         .edit("signup:", "organisations: true\nsignup:")
-        .start();
-    let owner = world.account();
+        .with_account();
     let (status, cookie) = world.sign_up("ann@example.test", "");
     assert_eq!(status, 303);
     let made = world.json(&["org", "create", "Acme", "--owner", &owner.email]);
@@ -97,8 +96,7 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     wait_until("the key to be refused", SOON, || ask() == 401);
     assert!(answer.end().is_none(), "the stream was to outlast this");
     world.vendor.release();
-    connection.finish(&mut answer);
-    assert!(Messages.is_complete(&answer));
+    Messages.completes(&mut connection, &mut answer);
     wait_until("the third debit", SOON, || {
         world.endings(&company).len() == 3
     });

@@ -50,11 +50,9 @@ fn is_refused(surface: Surface, answer: &Answer) {
 fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     // The process alone uses more memory than this.
     let world = Plan::default().limit("memory_bytes", 1_048_576).begin();
-    wait_until("the start", SOON, || world.log().contains("listening on"));
+    world.wait_log("listening on");
     let account = world.account();
-    wait_until("the shortage to be seen", SOON, || {
-        world.log().contains("memory is at 90 %")
-    });
+    world.wait_log("memory is at 90 %");
     let (status, why) = world.readiness();
     assert_eq!(
         (status, &why["reasons"][0]["code"]),
@@ -68,10 +66,7 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
         connection.send(&surface.whole(&account.key, "input=1 output=1").head());
         is_refused(surface, &connection.answer());
     }
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"memory\""]),
-        2.0
-    );
+    world.has_metric("gateway_rejected_total", &["reason=\"memory\""], 2.0);
     reaches_clients(&world, &Case::of_bytes("MemoryShort", &account.key, 0));
     assert_eq!(world.vendor.calls(), ALWAYS as u64);
     finish(open);
@@ -81,8 +76,7 @@ fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
 
 #[test]
 fn control_within_the_memory_budget_nobody_is_refused() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let open = streams(&world, &account, ALWAYS);
     BOTH.into_iter()
         .for_each(|surface| drop(world.works(surface, &account.key)));
@@ -105,9 +99,7 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
     let text = std::fs::read_to_string(&world.config).unwrap();
     std::fs::write(&world.config, format!("{text}  memory_bytes: {budget}\n")).unwrap();
     world.signal("HUP");
-    wait_until("the reload", SOON, || {
-        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
-    });
+    world.wait_metric("gateway_config_reloads_total", &["result=\"ok\""], 1.0);
     let mut body = Chat.body("", true, 1_000);
     let padding = "x".repeat(4 * 1_048_576);
     body["messages"][0]["content"] = format!("[[sim delay_ms=600000]] {padding}").into();
@@ -139,14 +131,11 @@ fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
 
 #[test]
 fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let open = streams(&world, &account, ALWAYS + 2);
     // Room for a few more files, all within the last tenth of the limit.
     world.limit_open_files(world.open_files() * 10 / 9);
-    wait_until("the shortage to be seen", SOON, || {
-        world.log().contains("open files are at 90 %")
-    });
+    world.wait_log("open files are at 90 %");
     let (status, why) = world.readiness();
     assert_eq!(
         (status, &why["reasons"][0]["code"]),
@@ -159,16 +148,11 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
         is_refused(surface, &connection.answer());
         assert!(connection.is_closed(), "its file is free again");
     }
-    assert_eq!(
-        world.metric("gateway_rejected_total", &["reason=\"files\""]),
-        2.0
-    );
+    world.has_metric("gateway_rejected_total", &["reason=\"files\""], 2.0);
     reaches_clients(&world, &Case::of_bytes("FilesShort", &account.key, 0));
     finish(open);
     world.limit_open_files(1_024);
-    wait_until("room", SOON, || {
-        world.log().contains("the gateway admits new requests")
-    });
+    world.wait_log("the gateway admits new requests");
     wait_until("readiness, a while after", SOON, || world.is_ready());
     world.works(Chat, &account.key);
 }

@@ -196,8 +196,7 @@ fn an_answer_that_keeps_its_limit_is_never_cut_short() {
 
 #[test]
 fn an_estimate_is_not_beyond_the_limit_however_long_the_answer_is() {
-    let world = World::new();
-    let account = world.funded(10_000_000_000);
+    let (world, account) = World::with_funds(10_000_000_000);
     for (way, stream) in ways().flat_map(|way| [(way, false), (way, true)]) {
         let (surface, vendor) = way;
         let mut body = surface.body(
@@ -218,8 +217,7 @@ fn an_estimate_is_not_beyond_the_limit_however_long_the_answer_is() {
 
 #[test]
 fn the_vendor_that_defined_the_protocol_is_not_cut_short_and_billed_at_the_limit() {
-    let world = World::new();
-    let account = world.funded(10_000_000_000);
+    let (world, account) = World::with_funds(10_000_000_000);
     for way in ways() {
         let marker = "overrun=1 bytes=400000 events=400 input=40 output=1000";
         let answer = world.ask(&request(way, &account, marker, LIMIT));

@@ -31,8 +31,7 @@ fn health_needs_no_key_and_every_answer_has_an_id() {
 
 #[test]
 fn the_model_list_has_the_shape_of_its_surface() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let ids = |answer: &Answer| -> Vec<String> {
         let data = answer.json()["data"].as_array().unwrap().clone();
         data.iter()

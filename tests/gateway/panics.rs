@@ -102,6 +102,5 @@ fn a_panic_does_not_cut_another_stream() {
     let (mut other, mut answer) = world.begin(&surface.stream(&account.key, "events=50 gap_ms=20"));
     let failed = ask(&world, surface, &account.key, false);
     assert_eq!(failed.status, 500, "{}", failed.text());
-    other.finish(&mut answer);
-    assert!(surface.is_complete(&answer), "{}", answer.text());
+    surface.completes(&mut other, &mut answer);
 }

@@ -283,12 +283,7 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
         // requests that ask from now on are refused.
         took = refusals_after_a_moment(fleet, &account.key, cut);
         for (surface, mut connection, mut answer) in running {
-            connection.finish(&mut answer);
-            assert!(
-                surface.is_complete(&answer),
-                "a stream was cut: {}",
-                answer.text()
-            );
+            surface.completes(&mut connection, &mut answer);
             finished.push(answer.request_id());
         }
         wires.set(0, "up");

@@ -371,9 +371,7 @@ impl TwoSidecars {
             stripe.sells(plan).start()
         };
         let (first, second) = (sidecar(), sidecar());
-        wait_until("the second sidecar to be a standby", SOON, || {
-            second.log().contains("this one is a standby")
-        });
+        second.wait_log("this one is a standby");
         // Requests go to the sidecars themselves: an edge would choose one.
         let email = "a@example.test";
         let form = format!("email={email}&password=a+long+password");

@@ -91,8 +91,7 @@ fn what_runs_when_its_account_is_deleted_is_finished_and_billed_and_its_key_leav
             "nothing new is taken"
         );
         world.vendor.release();
-        connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer));
+        surface.completes(&mut connection, &mut answer);
 
         let ending = wait_for("the debit", SOON, || world.endings(&account).pop());
         assert_eq!(micro(&ending["credits"]), surface.cost(100, 50));

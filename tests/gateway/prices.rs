@@ -4,7 +4,7 @@
 use crate::account::{Standing, credits, micro};
 use crate::client::Answer;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_until};
+use crate::world::{Plan, World};
 use serde_json::{Value, json};
 
 const HAIKU: &str = r#"output: "500"}"#;
@@ -150,8 +150,7 @@ fn a_hold_is_for_the_dearest_tier_that_the_input_can_reach() {
             "{bytes} bytes"
         );
         world.vendor.release();
-        connection.finish(&mut answer);
-        assert!(Messages.is_complete(&answer), "{}", answer.text());
+        Messages.completes(&mut connection, &mut answer);
         assert_eq!(world.standing(&account).held, 0);
     }
 }
@@ -165,12 +164,7 @@ fn a_limit_is_lowered_to_exactly_what_pays_for_the_dearest_tier() {
         let given = worst(i64::try_from(bytes).unwrap(), limit + 1) - 1;
         world.grant(&account, &credits(given), &format!("b{bytes}"));
         let answer = world.ask(&Messages.request(&account.key, &body));
-        assert_eq!(
-            answer.header("x-gateway-warnings"),
-            Some("clamped:max_tokens"),
-            "{}",
-            answer.text()
-        );
+        answer.has_header("x-gateway-warnings", "clamped:max_tokens");
         let sent: Value =
             serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
         assert_eq!(sent["max_tokens"], limit, "{bytes} bytes");
@@ -230,9 +224,7 @@ fn a_reload_while_a_response_runs_leaves_it_its_prices() {
         .replace(r#"output: "1000"}"#, r#"output: "9000"}"#);
     std::fs::write(&world.config, dearer).unwrap();
     world.signal("HUP");
-    wait_until("the reload", SOON, || {
-        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
-    });
+    world.wait_metric("gateway_config_reloads_total", &["result=\"ok\""], 1.0);
     let later = receipt(
         &world,
         &account,
@@ -378,8 +370,7 @@ fn unpriced(surface: Surface, answer: &Answer, param: &str) {
 
 #[test]
 fn what_has_no_price_is_refused_and_costs_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut tier = Chat.body("input=1", false, 10);
     tier["service_tier"] = "flex".into();
     unpriced(
@@ -462,12 +453,10 @@ fn audio_is_billed_apart_from_text_on_both_sides() {
         "0.192",
         "{spoken}"
     );
-    assert_eq!(
-        world.metric(
-            "gateway_tokens_total",
-            &["beta-5.2", "class=\"audio_output\""]
-        ),
-        30.0
+    world.has_metric(
+        "gateway_tokens_total",
+        &["beta-5.2", "class=\"audio_output\""],
+        30.0,
     );
 }
 
@@ -482,10 +471,9 @@ fn searching(marker: &str, max_uses: Option<u64>, stream: bool) -> Value {
 
 #[test]
 fn searches_are_held_for_and_billed_by_the_thousand_uses() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit(HAIKU, r#"output: "500", web_search: "1000"}"#)
-        .start();
-    let account = world.account();
+        .with_account();
     for (max_uses, held_for) in [(Some(3), 3), (None, 20)] {
         for stream in [false, true] {
             let hold = if stream { "hold=5" } else { "" };
@@ -513,10 +501,7 @@ fn searches_are_held_for_and_billed_by_the_thousand_uses() {
             assert_eq!(receipt["usage"]["web_searches"], 2);
         }
     }
-    assert_eq!(
-        world.metric("gateway_web_searches_total", &[Messages.model()]),
-        8.0
-    );
+    world.has_metric("gateway_web_searches_total", &[Messages.model()], 8.0);
     // Another of the vendor's server tools in the same request has no price.
     let mut body = searching("input=1", Some(1), false);
     let other = json!({"type": "code_execution_20250825", "name": "code_execution"});

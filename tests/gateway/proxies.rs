@@ -150,8 +150,7 @@ fn clients(log: &Path) -> Vec<String> {
 
 #[test]
 fn an_http_1_0_client_gets_a_stream_without_chunks() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let request = surface.stream(&account.key, "events=3 input=10 output=40");
         let request = String::from_utf8(request.bytes()).unwrap();
@@ -183,11 +182,10 @@ fn the_proxies_of_the_guide_pass_on_what_clients_and_the_gateway_send() {
     let log = dir.path().join("access.log");
     let store = "store: {kind: embedded}";
     let access_log = format!("{store}\naccess_log: {:?}", log.display().to_string());
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit(store, &access_log)
         .edit("listen:\n", "listen:\n  trust_proxy: [\"127.0.0.1\"]\n")
-        .start();
-    let account = world.account();
+        .with_account();
     let key = &account.key;
     let dir = dir.path();
     // The control: nginx as it is shipped speaks HTTP/1.0, and takes bodies of a megabyte.

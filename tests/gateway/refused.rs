@@ -97,11 +97,10 @@ fn every_refused_request_of_a_known_key_is_on_the_pages_of_its_account() {
 fn every_id_of_a_client_is_known_and_a_failure_has_its_vendors_words() {
     let nobody = free_port();
     let simulator = Simulator::start(None);
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .turns()
         .endpoints_of(&[nobody], &[simulator.port])
-        .start();
-    let account = world.account();
+        .with_account();
     let ask = |request: Request| world.ask(&request.bearer(&account.key));
     let find = |id: &str| {
         let answer = ask(Request::get(&format!("/v1/receipts/{id}")));

@@ -148,8 +148,8 @@ fn what_changes_the_bill_is_not_left_out_nor_anything_in_strict_mode_nor_two_mem
 fn what_a_server_refuses_is_left_out_for_it_as_a_fallback_too() {
     let server = StrictServer::start(&["safety_identifier"]);
     let bad = Scripted::start(scripted::json(500, "{}"));
-    let world = mutual(Plan::default().endpoints_of(&[bad.port], &[server.port])).start();
-    let account = world.account();
+    let (world, account) =
+        mutual(Plan::default().endpoints_of(&[bad.port], &[server.port])).with_account();
     let mut body = Messages.body("hello", false, 100);
     body["model"] = Chat.model().into();
     world.expect(200, &Messages.request(&account.key, &body));

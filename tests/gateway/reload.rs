@@ -82,8 +82,7 @@ fn the_access_log_goes_to_another_place_and_ends_and_begins_again() {
 
 #[test]
 fn a_drain_takes_the_time_that_the_file_says_when_it_begins() {
-    let mut world = Plan::default().limit("drain_seconds", 3_600).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().limit("drain_seconds", 3_600).with_account();
     let (connection, _) =
         world.begin_stream(&Chat.stream(&account.key, "events=600 gap_ms=200 input=10 output=5"));
     world.reload_with("drain_seconds: 3600", "drain_seconds: 1");
@@ -100,8 +99,7 @@ fn an_accounts_open_requests_are_counted_against_the_limit_of_today() {
             .limit("open_requests_per_account", 1)
             .limit("drain_after_client_seconds", 1)
             .limit("drain_reasoning_seconds", 1);
-        let world = if shared { plan.shared() } else { plan }.start();
-        let account = world.account();
+        let (world, account) = if shared { plan.shared() } else { plan }.with_account();
         let (running, _) =
             world.begin_stream(&Chat.stream(&account.key, "events=8 hold=5 input=10 output=5"));
         let ask = || {
@@ -184,8 +182,7 @@ fn what_waits_for_a_start_is_told_by_its_key_until_it_is_taken_or_taken_back() {
 
 #[test]
 fn another_address_of_the_shared_store_waits_for_a_start() {
-    let world = Plan::default().shared().start();
-    let account = world.account();
+    let (world, account) = Plan::default().shared().with_account();
     world.reload_with("redis://127.0.0.1:", "redis://127.0.0.2:");
     assert!(world.log().contains("store was changed"), "{}", world.log());
     assert_eq!(world.waiting(), 1.0);

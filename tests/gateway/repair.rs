@@ -37,8 +37,7 @@ fn chat(model: &str, members: &str) -> String {
 
 #[test]
 fn what_popular_clients_say_to_a_reasoning_chat_model_is_answered() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (members, arrives, told) in [
         // As sent by the README's curl line, Open WebUI, and promptfoo.
         (
@@ -89,8 +88,7 @@ fn messages(model: &str, members: &str, turns: &str) -> String {
 
 #[test]
 fn agents_that_take_the_model_for_another_are_answered_by_every_messages_model() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let user = format!(r#"{{"role":"user","content":"{STRICT}"}}"#);
     let turns = format!(r#"{user},{{"role":"system","content":"be brief"}}"#);
     let enabled =
@@ -144,8 +142,7 @@ fn agents_that_take_the_model_for_another_are_answered_by_every_messages_model()
 
 #[test]
 fn who_is_strict_or_wants_no_repair_gets_a_refusal() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = chat("beta-5.2", r#""max_tokens":20"#);
     let strict =
         post("/v1/chat/completions", &body, &account.key).header("x-gateway-strict", "true");
@@ -154,10 +151,9 @@ fn who_is_strict_or_wants_no_repair_gets_a_refusal() {
     assert!(answer.has("renamed:max_tokens"), "{}", answer.text());
     world.close();
     let line = "    upstream_model: gpt-5.2\n";
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit(line, &format!("{line}    repair: false\n"))
-        .start();
-    let account = world.account();
+        .with_account();
     let answer = world.ask(&post("/v1/chat/completions", &body, &account.key));
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["error"]["param"], "max_tokens");
@@ -168,10 +164,9 @@ fn who_is_strict_or_wants_no_repair_gets_a_refusal() {
 /// The gateway changes nothing for a model whose capabilities it does not know.
 #[test]
 fn a_model_of_an_unknown_id_gets_every_byte() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit("  - id: beta-5.2\n", "  - id: mine\n")
-        .start();
-    let account = world.account();
+        .with_account();
     let members = r#""max_tokens":20,"temperature":0,"stop":["x"],"reasoning_effort":"minimal""#;
     let answer = world.ask(&post(
         "/v1/chat/completions",
@@ -212,12 +207,11 @@ fn a_lowered_limit_lowers_the_budget_that_was_made() {
 #[test]
 fn a_model_that_stands_in_for_another_has_its_own_dialect() {
     let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
-    let world = passed_on(
+    let (world, account) = passed_on(
         Plan::default().endpoints_of(&[bad.port], &[good.port]),
         good.port,
     )
-    .start();
-    let account = world.account();
+    .with_account();
     let turns = format!(r#"{{"role":"user","content":"{STRICT}"}}"#);
     let members =
         r#""max_tokens":3000,"thinking":{"type":"adaptive"},"output_config":{"effort":"xhigh"}"#;

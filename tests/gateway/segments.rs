@@ -80,8 +80,7 @@ fn segments(world: &World) -> Vec<(String, PathBuf)> {
 
 #[test]
 fn a_seal_beside_a_serving_gateway_changes_no_export_receipt_refund_or_audit() {
-    let world = World::new();
-    let account = world.funded(FUNDS);
+    let (world, account) = World::with_funds(FUNDS);
     let ids = settle(&world, &account, 20);
     // The vendor's id of an answer is stored beside the ledger, a moment later.
     let receipts = wait_for("the ids of the answers", SOON, || {
@@ -146,8 +145,7 @@ fn dies_at(world: &mut World, point: &str, args: &[&str]) {
 #[test]
 fn a_death_at_any_step_of_a_seal_or_of_an_archive_loses_no_entry() {
     let archive = tempfile::tempdir().unwrap();
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let folder = archive.path().to_str().unwrap().to_owned();
     for (point, command) in DEATHS {
         let ids = settle(&world, &account, 4);
@@ -220,15 +218,12 @@ fn a_full_segment_is_sealed_by_the_gateway_itself_and_a_death_is_made_good() {
     assert_eq!(export(&world), before);
     assert_eq!(receipt(&world, &account, &ids[0]).0, 200);
     has_no_findings(&world);
-    wait_until("the metric", SOON, || {
-        world.metric("gateway_ledger_segments", &["state=\"here\""]) == 1.0
-    });
+    world.wait_metric("gateway_ledger_segments", &["state=\"here\""], 1.0);
 }
 
 #[test]
 fn a_missing_segment_is_named_everywhere_and_works_again_once_it_is_back() {
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let ids = settle(&world, &account, 6);
     world.json(&["ledger", "seal"]);
     let before = export(&world);
@@ -278,8 +273,7 @@ fn a_missing_segment_is_named_everywhere_and_works_again_once_it_is_back() {
 /// A request that ran when its gateway died may have ended in a segment that is away since then.
 #[test]
 fn requests_that_wait_for_a_missing_segment_are_counted_until_it_is_back() {
-    let mut world = World::new();
-    let account = world.funded(FUNDS);
+    let (mut world, account) = World::with_funds(FUNDS);
     let mut client = Connection::open(world.edge);
     let request = Chat.stream(&account.key, "events=9000 gap_ms=20 input=10 output=5");
     assert!(client.send(&request.bytes()));
@@ -336,8 +330,7 @@ impl Drop for ArchiveDisk {
 
 #[test]
 fn an_archive_that_is_missing_full_or_read_only_changes_nothing() {
-    let world = World::new();
-    let account = world.funded(FUNDS);
+    let (world, account) = World::with_funds(FUNDS);
     let ids = settle(&world, &account, 12);
     world.json(&["ledger", "seal"]);
     let before = export(&world);

@@ -368,12 +368,7 @@ fn a_search_that_is_not_sold_is_left_out_of_a_responses_request() {
     let body =
         json!({"model": Messages.model(), "input": "hi", "max_output_tokens": 500, "tools": tools});
     let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
-    assert_eq!(
-        answer.header("x-gateway-warnings"),
-        Some("dropped:tools[0]"),
-        "{}",
-        answer.text()
-    );
+    answer.has_header("x-gateway-warnings", "dropped:tools[0]");
     let mut chat = Chat.body("", false, 500);
     chat["model"] = Messages.model().into();
     chat["web_search_options"] = json!({});

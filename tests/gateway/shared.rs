@@ -312,9 +312,7 @@ fn a_price_that_only_an_edge_has_read_reaches_the_ledger_with_what_it_billed() {
     )
     .unwrap();
     edge.signal("HUP");
-    wait_until("the edge to have read it", SOON, || {
-        edge.log().contains("reloaded")
-    });
+    edge.wait_log("reloaded");
     let asked = [
         edge.works(Chat, &account.key),
         fleet.edges[1].works(Chat, &account.key),
@@ -428,12 +426,7 @@ fn without_the_store_new_work_is_refused_at_once_and_running_work_is_finished_an
     let finished: Vec<_> = running
         .into_iter()
         .map(|(surface, mut connection, mut answer)| {
-            connection.finish(&mut answer);
-            assert!(
-                surface.is_complete(&answer),
-                "a stream was cut: {}",
-                answer.text()
-            );
+            surface.completes(&mut connection, &mut answer);
             (surface, answer.request_id())
         })
         .collect();
@@ -535,8 +528,7 @@ fn credit_for_ten_admits_exactly_ten_over_both_edges() {
     fleet.sidecar.vendor.release();
     let mut admitted = Vec::new();
     for (mut connection, mut answer) in running {
-        connection.finish(&mut answer);
-        assert!(Chat.is_complete(&answer), "{}", answer.text());
+        Chat.completes(&mut connection, &mut answer);
         admitted.push(answer.request_id());
     }
     let (balance, endings) = fleet.settled(&account, &admitted);

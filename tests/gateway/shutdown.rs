@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn an_idle_gateway_ends_at_once() {
     for signal in ["TERM", "INT"] {
-        let mut world = World::new();
-        let account = world.account();
+        let (mut world, account) = World::with_account();
         // An idle keep-alive connection does not delay the end.
         let mut idle = world.connect();
         let request = Chat.whole(&account.key, "input=10 output=10");
@@ -53,8 +52,7 @@ fn an_idle_gateway_ends_at_once() {
 
 #[test]
 fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let streams = BOTH.map(|surface| {
         let (connection, answer) = world
             .begin_stream(&surface.stream(&account.key, "events=20 hold=5 input=100 output=40"));
@@ -97,8 +95,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     assert!(idle.try_answer().is_none_or(|answer| answer.status == 503));
     world.vendor.release();
     for (surface, mut connection, mut answer) in streams {
-        connection.finish(&mut answer);
-        assert!(surface.is_complete(&answer), "{}", answer.text());
+        surface.completes(&mut connection, &mut answer);
     }
     assert_eq!(waiting.answer().status, 200);
     assert_eq!(world.wait_end(SOON), 0);
@@ -118,8 +115,7 @@ fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
 
 #[test]
 fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let request = Chat
         .whole(&account.key, "input=10 output=10")
         .header("expect", "100-continue");
@@ -146,10 +142,9 @@ fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
 
 #[test]
 fn a_drain_waits_for_a_client_that_left_too() {
-    let mut world = Plan::default()
+    let (mut world, account) = Plan::default()
         .limit("drain_after_client_seconds", 100)
-        .start();
-    let account = world.account();
+        .with_account();
     let (mut connection, mut answer) =
         world.begin(&Messages.stream(&account.key, "events=10 gap_ms=400 input=100 output=40"));
     connection.until(&mut answer, "data: {");
@@ -166,8 +161,7 @@ fn a_drain_waits_for_a_client_that_left_too() {
 
 #[test]
 fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_generated() {
-    let mut world = Plan::default().limit("drain_seconds", 2).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().limit("drain_seconds", 2).with_account();
     let marker = "events=200 gap_ms=100 input=100 output=400";
     let body = json!({
         "model": Chat.model(), "stream": true, "max_output_tokens": 1_000, "input": format!("[[sim {marker}]] hello"),
@@ -197,9 +191,7 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
         (surface, connection)
     });
     let unfinished = Unfinished::begin(&world, &account.key);
-    wait_until("all connections to be taken up", SOON, || {
-        world.metric("gateway_client_connections", &[]) == 11.0
-    });
+    world.wait_metric("gateway_client_connections", &[], 11.0);
     world.vendor.wait_busy(5);
     let began = Instant::now();
     world.signal("TERM");
@@ -272,8 +264,9 @@ fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_gen
 fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
     // The control: with 0 seconds the listener closes at once.
     for seconds in [0, 6] {
-        let mut world = Plan::default().limit("lame_duck_seconds", seconds).start();
-        let account = world.account();
+        let (mut world, account) = Plan::default()
+            .limit("lame_duck_seconds", seconds)
+            .with_account();
         let mut running = world.connect();
         running.send(
             &Chat
@@ -354,8 +347,7 @@ fn a_second_signal_ends_the_time_of_a_lame_duck() {
 
 #[test]
 fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let reloads = |result: &str| {
         world.metric(
             "gateway_config_reloads_total",

@@ -215,8 +215,7 @@ fn answers(world: &World, bytes: &[u8]) -> Vec<Answer> {
 #[test]
 fn a_request_of_two_readings_reaches_no_vendor_and_a_hidden_one_never_does() {
     assert!(all().count() >= 60, "{}", all().count());
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut wrong = Vec::new();
     for case in all() {
         let before = world.vendor.calls();
@@ -250,8 +249,7 @@ impl Dice {
 
 #[test]
 fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut dice = Dice(20);
     let (mut connection, mut asked) = (world.connect(), 0_u64);
     while asked < 1_000 {
@@ -310,8 +308,9 @@ fn in_any_mix_on_one_connection_each_answer_is_to_its_own_request() {
 
 #[test]
 fn a_connection_is_closed_after_its_last_request() {
-    let world = Plan::default().limit("keepalive_requests", 3).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("keepalive_requests", 3)
+        .with_account();
     let mut connection = Connection::open(world.edge);
     let request = Chat.whole(&account.key, "input=1 output=1");
     for asked in 1..=3 {

@@ -451,9 +451,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
             why(world).filter(|said| said.text().contains("appendonly is no"))
         });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
-        wait_until("it to be said", SOON, || {
-            world.log().contains("appendonly is no")
-        });
+        world.wait_log("appendonly is no");
         assert_eq!(
             world.log().matches("appendonly is no").count(),
             1,

@@ -1,6 +1,6 @@
 //! The chat and messages surfaces: their paths, bodies and errors, so that one test can use both.
 
-use crate::client::{Answer, Request};
+use crate::client::{Answer, Connection, Request};
 use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,13 @@ impl Surface {
     /// Whether the stream ended as a complete answer. A failed chat stream also ends with `[DONE]`.
     pub fn is_complete(self, answer: &Answer) -> bool {
         answer.status == 200 && answer.has(self.terminal()) && !answer.has(self.error_frame())
+    }
+
+    /// Reads a stream to its end, which must be that of a complete answer.
+    #[track_caller]
+    pub fn completes(self, connection: &mut Connection, answer: &mut Answer) {
+        connection.finish(answer);
+        assert!(self.is_complete(answer), "it was cut: {}", answer.text());
     }
 
     /// Checks that an answer is an error in this surface's format. Returns the error object.

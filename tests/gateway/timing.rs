@@ -22,12 +22,11 @@ fn in_time(took: Duration) {
 
 #[test]
 fn a_vendor_that_does_not_answer_is_504_in_time() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("first_byte_seconds", 1)
         .limit("idle_seconds", 1)
         .limit("attempts", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         for stream in [false, true] {
             let began = Instant::now();
@@ -55,8 +54,7 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
 /// The gateway's own time excludes the time that it waits for the client's body and for the vendor.
 #[test]
 fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     // Either wait would exceed this limit. A busy machine may need several seconds.
     let (wait_ms, own_ms) = (4_500.0, 4_000.0);
     let check = &|surface: Surface| {
@@ -104,12 +102,11 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
 
 #[test]
 fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("first_byte_seconds", 1)
         .limit("idle_seconds", 600)
         .limit("attempts", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let began = Instant::now();
     let answer = world.ask(&Chat.whole(&account.key, "hang=headers"));
     assert_eq!(answer.status, 504);
@@ -117,11 +114,10 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
     // The reverse: a slow first byte is allowed, and so is a stream whose pauses are far below the
     // limit and together longer.
     world.close();
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("first_byte_seconds", 600)
         .limit("idle_seconds", 4)
-        .start();
-    let account = world.account();
+        .with_account();
     std::thread::scope(|scope| {
         for surface in BOTH {
             let (world, account) = (&world, &account);
@@ -145,8 +141,7 @@ fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
 #[test]
 fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
     // The first events must come in this time too.
-    let world = Plan::default().limit("idle_seconds", 4).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("idle_seconds", 4).with_account();
     let check = &|surface: Surface| {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
@@ -166,8 +161,7 @@ fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
 #[test]
 fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_generated() {
     // The first events must come in this time too.
-    let world = Plan::default().limit("total_seconds", 5).start();
-    let account = world.account();
+    let (world, account) = Plan::default().limit("total_seconds", 5).with_account();
     let check = &|surface: Surface| {
         let began = Instant::now();
         let answer = world.ask(&surface.stream(
@@ -194,8 +188,7 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
 
 #[test]
 fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
-    let world = Plan::default().start();
-    let account = world.account();
+    let (world, account) = Plan::default().with_account();
     for surface in BOTH {
         // So long that a busy machine does not get first and last at one time.
         let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=600"));

@@ -266,16 +266,12 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     // Invalid certificate files change nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
-    wait_until("the refusal", SOON, || {
-        world.log().contains("cannot reload the config file")
-    });
+    world.wait_log("cannot reload the config file");
     assert!(ask(&old).is_some());
 
     certify(dir.path());
     world.signal("HUP");
-    wait_until("the new certificate", SOON, || {
-        world.log().contains("reloaded the TLS certificate")
-    });
+    world.wait_log("reloaded the TLS certificate");
     assert!(ask(&cert).is_some());
     assert!(ask(&old).is_none(), "the old certificate is still shown");
     held.until("data: [DONE]");

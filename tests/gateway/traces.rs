@@ -238,8 +238,7 @@ fn nobody_is_traced_and_no_vendor_told_unless_it_is_asked_for() {
     let collector = Collector::start();
     // Three cases: traces off; traces on without `to_vendors`; traces on with `to_vendors` and a
     // sample ratio of 0.
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let ask = |world: &World, key: &str| {
         for surface in BOTH {
             world.expect(

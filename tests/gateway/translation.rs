@@ -54,8 +54,7 @@ fn said(surface: Surface, answer: &Value) -> String {
 
 #[test]
 fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut balance = GRANT;
     for surface in BOTH {
         let vendor = vendor_of(surface);
@@ -125,8 +124,7 @@ fn an_answer_costs_what_it_costs_in_its_own_protocol_streamed_or_not() {
 
 #[test]
 fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let request = whole(surface, &account.key, "input=1 output=1")
             .header("anthropic-version", "2099-01-01")
@@ -158,8 +156,7 @@ fn the_vendor_gets_its_own_path_and_headers_and_nothing_of_the_client() {
 
 #[test]
 fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (surface, member, value, warning) in [
         (Chat, "seed", json!(7), "dropped:seed"),
         (Messages, "top_k", json!(5), "dropped:top_k"),
@@ -255,8 +252,9 @@ fn an_output_limit_is_lowered_in_the_vendors_words_and_told_in_the_callers() {
 #[test]
 fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
     // One answer's retry-after must not affect the next request.
-    let world = Plan::default().limit("cool_down_max_seconds", 0).start();
-    let account = world.account();
+    let (world, account) = Plan::default()
+        .limit("cool_down_max_seconds", 0)
+        .with_account();
     for surface in BOTH {
         let mut connection = world.connect();
         for (marker, (chat, messages, code)) in STATUSES {
@@ -279,8 +277,7 @@ fn each_status_of_the_other_vendor_is_told_in_the_callers_words() {
 #[test]
 fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_frame() {
     let plan = || Plan::default().limit("attempts", 1);
-    let world = plan().start();
-    let account = world.account();
+    let (world, account) = plan().with_account();
     for surface in BOTH {
         let overloaded =
             "error_event=0 status=529 error_type=overloaded_error error_code=overloaded";
@@ -311,8 +308,7 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
     }
     world.close();
     // The first events must come in this time too.
-    let world = plan().limit("idle_seconds", 4).start();
-    let account = world.account();
+    let (world, account) = plan().limit("idle_seconds", 4).with_account();
     let hangs = &|surface: Surface| world.ask(&stream(surface, &account.key, "events=8 hang=5"));
     let answers = std::thread::scope(|scope| {
         let asked = BOTH.map(|surface| scope.spawn(move || hangs(surface)));
@@ -327,10 +323,9 @@ fn a_failure_before_the_first_event_has_a_status_and_one_inside_the_stream_a_fra
 
 #[test]
 fn a_waiting_client_hears_that_its_stream_is_alive() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("stream_keep_alive_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let hears = &|surface: Surface, marker: &str| {
         let sign = if surface == Chat {
             "\n\n: ping\n\n"
@@ -371,8 +366,7 @@ fn a_waiting_client_hears_that_its_stream_is_alive() {
 
 #[test]
 fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for surface in BOTH {
         let began = Instant::now();
         // The vendor sends nothing after the finish: the usage chunk and `[DONE]`, or
@@ -399,10 +393,9 @@ fn a_vendor_that_finishes_and_does_not_end_is_ended_here() {
 
 #[test]
 fn a_client_that_leaves_pays_for_what_was_generated() {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .limit("drain_after_client_seconds", 600)
-        .start();
-    let account = world.account();
+        .with_account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let marker = "text=\"one two three four five six\" events=6 gap_ms=400 input=200 output=70";
         let (mut connection, mut answer) = world.begin(&stream(surface, &account.key, marker));
@@ -426,11 +419,10 @@ fn a_client_that_leaves_pays_for_what_was_generated() {
 fn a_failed_endpoint_is_survived_with_the_same_translated_megabytes() {
     let broken = Simulator::start(Some("close"));
     let good = Simulator::start(None);
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .endpoints(&[broken.port, good.port])
         .turns()
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         for attempt in 0..2 {
             let mut body = over(surface, "input=10 output=10", attempt == 1, 100);
@@ -450,8 +442,7 @@ fn a_failed_endpoint_is_survived_with_the_same_translated_megabytes() {
 
 #[test]
 fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let body = over(Chat, "bytes=60000 input=10 output=9000", false, 20_000);
     let answer = world.expect(200, &Chat.request(&account.key, &body));
     assert_eq!(sent(&world)["stream"], true);
@@ -474,8 +465,7 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
 
 #[test]
 fn tokens_are_counted_for_every_model_and_for_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let count = |model: &str, query: &str| {
         let body = json!({"model": model, "system": "Be brief.", "messages": [{"role": "user", "content": "Hello there, world"}],
             "tools": [{"name": "f", "input_schema": {"type": "object"}}]});
@@ -523,8 +513,7 @@ fn tokens_are_counted_for_every_model_and_for_nothing() {
 
 #[test]
 fn reasoning_that_the_vendor_refuses_is_left_out_once() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let details = json!([{"type": "reasoning.text", "text": "So.", "signature": "bm90IG91cnM=", "format": "anthropic-claude-v1", "index": 0, "anchor": "0:0"}]);
     let body = json!({"model": Messages.model(), "max_completion_tokens": 4_000, "messages": [
         {"role": "user", "content": "What is it?"},
@@ -532,10 +521,7 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
         {"role": "user", "content": "[[sim text=\"Sure.\" input=10 output=5]] And why?"},
     ]});
     let answer = world.expect(200, &Chat.request(&account.key, &body));
-    assert_eq!(
-        answer.header("x-gateway-warnings"),
-        Some("dropped:thinking")
-    );
+    answer.has_header("x-gateway-warnings", "dropped:thinking");
     assert_eq!(said(Chat, &answer.json()), "Sure.");
     assert_eq!(world.vendor.calls(), 2);
     assert!(!sent(&world).to_string().contains("bm90IG91cnM="));
@@ -557,8 +543,7 @@ fn reasoning_that_the_vendor_refuses_is_left_out_once() {
 
 #[test]
 fn a_limit_too_small_to_say_anything_in_is_an_empty_answer_on_messages() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for streamed in [false, true] {
         let answer = world
             .ask(&Messages.request(&account.key, &over(Messages, "min_output=16", streamed, 1)));
@@ -584,8 +569,7 @@ fn a_limit_too_small_to_say_anything_in_is_an_empty_answer_on_messages() {
 
 #[test]
 fn a_message_thread_cannot_go_to_another_vendor() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let mut body = over(Messages, "", false, 100);
     body["thread"] = json!({"type": "create"});
     let answer = world.ask(&Messages.request(&account.key, &body));
@@ -689,13 +673,12 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
         ],
         vec![(5_000, stream_head()), (0, said_and_stopped() + &ended())],
     ]);
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .endpoints(&[vendor.port])
         .limit("stream_keep_alive_seconds", 1)
         .limit("idle_seconds", 4)
         .limit("first_byte_seconds", 60)
-        .start();
-    let account = world.account();
+        .with_account();
     let answer = world.ask(&Chat.request(&account.key, &with_reasoning(true)));
     assert!(
         Chat.is_complete(&answer),
@@ -703,14 +686,8 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
         answer.status,
         answer.text()
     );
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/event-stream; charset=utf-8")
-    );
-    assert_eq!(
-        answer.header("x-gateway-warnings"),
-        Some("dropped:thinking")
-    );
+    answer.has_header("content-type", "text/event-stream; charset=utf-8");
+    answer.has_header("x-gateway-warnings", "dropped:thinking");
     let receipt = world.receipt(&account, &answer.request_id());
     assert_eq!(
         micro(&receipt["credits"]),
@@ -721,8 +698,7 @@ fn a_second_attempt_has_its_own_head_and_its_own_time() {
 
 #[test]
 fn who_is_strict_gets_the_vendors_refusal_of_the_reasoning() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let request = Chat
         .request(&account.key, &with_reasoning(false))
         .header("x-gateway-strict", "true");
@@ -746,8 +722,7 @@ fn an_error_whose_body_is_late_stays_an_error() {
     let plan = Plan::default()
         .endpoints(&[vendor.port])
         .limit("attempts", 1);
-    let world = plan.limit("stream_keep_alive_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = plan.limit("stream_keep_alive_seconds", 1).with_account();
     let answer = world.ask(&stream(Chat, &account.key, ""));
     Chat.failure(
         &answer,
@@ -765,8 +740,7 @@ fn an_answer_that_was_finished_is_one_though_its_vendor_breaks_off_or_falls_sile
     let broken = || [finished(), vec![(300, String::new())]].concat();
     let silent = || [finished(), vec![(5_000, String::new())]].concat();
     let vendor = Scripted::start(vec![broken(), silent(), broken(), silent()]);
-    let world = Plan::default().endpoints(&[vendor.port]).start();
-    let account = world.account();
+    let (world, account) = Plan::default().endpoints(&[vendor.port]).with_account();
     for limit in [1_000, 20_000] {
         let streamed = limit == 1_000;
         for _ in 0..2 {
@@ -797,9 +771,9 @@ fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
     let mut body = over(Chat, "input=10 output=10", false, 20_000);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 10_000});
     let answer = world.expect(200, &Chat.request(&account.key, &body));
-    assert_eq!(
-        answer.header("x-gateway-warnings"),
-        Some("clamped:max_completion_tokens, clamped:thinking.budget_tokens")
+    answer.has_header(
+        "x-gateway-warnings",
+        "clamped:max_completion_tokens, clamped:thinking.budget_tokens",
     );
     let sent = sent(&world);
     let (limit, budget) = (

@@ -287,12 +287,11 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
     open(5.0);
     assert_eq!(world.metric("gateway_connections_refused_total", &[]), 0.0);
     all.extend((0..5).map(|_| held(STRANGER)));
-    wait_until("the stranger's third to be refused", SOON, || {
-        world.metric(
-            "gateway_connections_refused_total",
-            &["limit=\"per_address\""],
-        ) == 3.0
-    });
+    world.wait_metric(
+        "gateway_connections_refused_total",
+        &["limit=\"per_address\""],
+        3.0,
+    );
     for mut curl in all {
         curl.kill().unwrap();
         curl.wait().unwrap();

@@ -1,11 +1,12 @@
 //! Tests an upgrade, in which a new process takes over from a running one: no request is refused or
 //! cut off, and no credit is spent twice.
 
-use crate::account::{Account, credits, taken};
+use crate::account::{Account, credits};
 use crate::client::{Answer, Connection};
 use crate::crash::{self, Habit, Load, wait_for_calls};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, signal, wait_for, wait_until};
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 /// Maximum time until the old process has ended. It keeps its sockets for five seconds.
@@ -31,10 +32,16 @@ fn streams(
     surfaces.map(begin).collect()
 }
 
+/// Waits until the old gateway has ended. Returns its status.
+fn ended(old: &mut Child) -> ExitStatus {
+    wait_for("the old gateway to end", WAY_OUT, || {
+        old.try_wait().unwrap()
+    })
+}
+
 #[test]
 fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
-    let mut world = World::new();
-    let account = world.funded(crash::FUNDS);
+    let (mut world, account) = World::with_funds(crash::FUNDS);
     let count = if crate::is_long() { 200 } else { 20 };
     let running = streams(
         &world,
@@ -60,44 +67,17 @@ fn an_upgrade_under_load_refuses_nothing_and_cuts_nothing() {
         );
         world.vendor.release();
         for (surface, mut connection, mut answer) in running {
-            connection.finish(&mut answer);
-            assert!(
-                surface.is_complete(&answer),
-                "a stream was cut: {}",
-                answer.text()
-            );
+            surface.completes(&mut connection, &mut answer);
         }
-        let status = wait_for("the old gateway to end", WAY_OUT, || {
-            old.try_wait().unwrap()
-        });
+        let status = ended(&mut old);
         assert_eq!(status.code(), Some(0));
         wait_for_calls(&world.vendor, CALLS_OF_A_PHASE);
     });
-    assert!(
-        log.odd.is_empty(),
-        "{} odd answers: {:?}",
-        log.odd.len(),
-        log.odd.first()
-    );
-    assert!(log.cut.is_empty(), "{} answers cut", log.cut.len());
-    let answers = log.whole.len() + count;
-    let endings = wait_for("all to be in the ledger", SOON, || {
-        let endings = world.endings(&account);
-        (endings.len() >= answers).then_some(endings)
-    });
-    assert_eq!(
-        endings.len(),
-        answers,
-        "every answer once, and nothing else"
-    );
+    let endings = log.is_in_ledger(&world, &account, count);
     assert!(
         endings
             .iter()
             .all(|ending| ending["outcome"] == "completed")
-    );
-    assert_eq!(
-        taken(&endings),
-        crash::FUNDS - world.standing(&account).balance
     );
     let said = world.log();
     let errors: Vec<_> = said
@@ -186,23 +166,19 @@ fn credit_for_ten_admits_exactly_ten_across_an_upgrade() {
     );
     world.vendor.release();
     for (mut connection, mut answer) in kept {
-        connection.finish(&mut answer);
-        assert!(Chat.is_complete(&answer), "{}", answer.text());
+        Chat.completes(&mut connection, &mut answer);
     }
     drop((late, rest));
     wait_until("ten debits", WAY_OUT, || {
         world.endings(&account).len() == 10
     });
-    wait_for("the old gateway to end", WAY_OUT, || {
-        old.try_wait().unwrap()
-    });
+    ended(&mut old);
     assert_eq!(world.standing(&account).held, 0);
 }
 
 #[test]
 fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let running = streams(
         &world,
         &account,
@@ -234,8 +210,7 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
 
 #[test]
 fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_itself() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let successor = world.begin_successor();
     let id = successor.id();
     let mut old = world.hand_over_by(successor, |world| {
@@ -257,24 +232,18 @@ fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_
 fn a_gateway_is_upgraded_whose_data_dir_is_longer_than_the_path_of_a_socket_may_be() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("d".repeat(150));
-    let mut world = Plan::default().data(&data).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().data(&data).with_account();
     let mut old = world.upgrade();
-    let status = wait_for("the old gateway to end", WAY_OUT, || {
-        old.try_wait().unwrap()
-    });
+    let status = ended(&mut old);
     assert_eq!(status.code(), Some(0), "{}", world.log());
     world.works(Chat, &account.key);
 }
 
 #[test]
 fn without_a_successor_the_signal_changes_nothing() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     world.signal("QUIT");
-    wait_until("the gateway to say why", SOON, || {
-        world.log().contains("no successor waits")
-    });
+    world.wait_log("no successor waits");
     for surface in BOTH {
         world.expect(200, &surface.whole(&account.key, "input=10 output=5"));
     }
@@ -282,8 +251,7 @@ fn without_a_successor_the_signal_changes_nothing() {
 
 #[test]
 fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
-    let mut world = Plan::default().limit("drain_seconds", 1).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().limit("drain_seconds", 1).with_account();
     let running = streams(
         &world,
         &account,
@@ -293,22 +261,14 @@ fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
     );
     let mut old = world.upgrade();
     for (surface, mut connection, mut answer) in running {
-        connection.finish(&mut answer);
-        assert!(
-            surface.is_complete(&answer),
-            "a stream was cut: {}",
-            answer.text()
-        );
+        surface.completes(&mut connection, &mut answer);
     }
-    wait_for("the old gateway to end", WAY_OUT, || {
-        old.try_wait().unwrap()
-    });
+    ended(&mut old);
 }
 
 #[test]
 fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
-    let mut world = Plan::default().limit("drain_seconds", 1).start();
-    let account = world.account();
+    let (mut world, account) = Plan::default().limit("drain_seconds", 1).with_account();
     let running = streams(
         &world,
         &account,
@@ -328,9 +288,7 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
             .unwrap()
             .success()
     );
-    let status = wait_for("the old gateway to end", WAY_OUT, || {
-        old.try_wait().unwrap()
-    });
+    let status = ended(&mut old);
     assert_eq!(status.code(), Some(0));
     for (surface, mut connection, mut answer) in running {
         connection.finish(&mut answer);
@@ -361,8 +319,7 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
 
 #[test]
 fn the_key_of_a_request_that_died_with_its_old_gateway_is_free_again() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let mut connection = world.connect();
     let stream = Chat
         .stream(&account.key, "events=90 gap_ms=100 input=10 output=5")

@@ -42,11 +42,10 @@ fn endpoints_that_take_turns_get_their_exact_shares() {
         .iter()
         .zip(weights)
         .map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .turns()
         .endpoints_as(&listed.collect::<Vec<_>>())
-        .start();
-    let account = world.account();
+        .with_account();
     let mut connection = world.connect();
     for _ in 0..100 {
         assert_eq!(
@@ -68,8 +67,7 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
         .zip(weights)
         .map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
     let plan = Plan::default().endpoints_as(&listed.collect::<Vec<_>>());
-    let world = plan.limit("keepalive_requests", 10_000).start();
-    let account = world.account();
+    let (world, account) = plan.limit("keepalive_requests", 10_000).with_account();
     let mut connection = world.connect();
     for number in 0..1_000 {
         let request = Chat
@@ -156,8 +154,7 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
         .endpoints(&ports)
         .limit("breaker_failures", 2)
         .limit("breaker_open_seconds", 1);
-    let world = plan.limit("breaker_open_max_seconds", 1).start();
-    let account = world.account();
+    let (world, account) = plan.limit("breaker_open_max_seconds", 1).with_account();
     for turns in 1..=3 {
         ask_all(&world, &account, turns);
     }
@@ -182,10 +179,7 @@ fn a_conversation_keeps_its_endpoint_moves_when_that_dies_and_comes_back_with_it
             "{port}"
         );
     }
-    assert_eq!(
-        world.metric("gateway_upstream_healthy", &[&label(port)]),
-        0.0
-    );
+    world.has_metric("gateway_upstream_healthy", &[&label(port)], 0.0);
     // The endpoint returns, and gets back exactly its own conversations.
     let back = Simulator::start_on(port, None);
     wait_for("the endpoint to be asked again", SOON, || {
@@ -270,10 +264,7 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
                 world.metric("gateway_upstream_healthy", &[&of_bad]),
                 2.0 - opened
             );
-            assert_eq!(
-                world.metric("gateway_upstream_healthy", &[&label(good.port)]),
-                2.0
-            );
+            world.has_metric("gateway_upstream_healthy", &[&label(good.port)], 2.0);
             assert_eq!(
                 states(&world, bad.port),
                 if failures > 0 { "open" } else { "closed" }
@@ -290,11 +281,10 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
 fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
     let (mut flaky, good) = (Simulator::start(Some("status=503")), Simulator::start(None));
     let plan = Plan::default().turns().endpoints(&[flaky.port, good.port]);
-    let world = plan
+    let (world, account) = plan
         .limit("breaker_failures", 1)
         .limit("breaker_open_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     let of_flaky = label(flaky.port);
     let chat = ["vendor=\"beta\"", &of_flaky];
     let ask = || {
@@ -332,12 +322,11 @@ fn where_every_breaker_is_open_requests_are_still_tried() {
     let plan = Plan::default()
         .endpoints(&[bad.port, other.port])
         .limit("breaker_failures", 1);
-    let world = plan
+    let (world, account) = plan
         .limit("retry_budget_min", 100)
         .limit("breaker_open_seconds", 3_600)
         .limit("breaker_open_max_seconds", 3_600)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         for _ in 0..4 {
             let answer = world.ask(&surface.whole(&account.key, "input=1"));
@@ -381,8 +370,7 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
         let plan = Plan::default()
             .endpoints(&ports)
             .limit("breaker_failures", 0);
-        let world = plan.limit("cool_down_probe_seconds", 0).start();
-        let account = world.account();
+        let (world, account) = plan.limit("cool_down_probe_seconds", 0).with_account();
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=40"));
         is_told_to_wait(surface, status, &world.ask(&limited), 40);
         assert_eq!(calls(&vendors), [1, 1]);
@@ -420,8 +408,7 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
         let plan = Plan::default()
             .endpoints(&[vendors[0].port])
             .limit("cool_down_max_seconds", most);
-        let world = plan.limit("cool_down_probe_seconds", 0).start();
-        let account = world.account();
+        let (world, account) = plan.limit("cool_down_probe_seconds", 0).with_account();
         let limited = world.ask(&Chat.whole(&account.key, "status=429 retry_after=40"));
         assert_eq!(
             limited.header("retry-after"),
@@ -455,8 +442,7 @@ fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
         let plan = Plan::default()
             .endpoints(&[vendors[0].port])
             .limit("cool_down_probe_seconds", probe);
-        let world = plan.limit("breaker_failures", 0).start();
-        let account = world.account();
+        let (world, account) = plan.limit("breaker_failures", 0).with_account();
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=60"));
         is_told_to_wait(surface, status, &world.ask(&limited), 60);
         let ask = || world.ask(&surface.whole(&account.key, "input=1 output=1"));
@@ -488,12 +474,11 @@ fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
 fn after_the_first_byte_nobody_else_is_asked() {
     let vendors = simulators::<2>();
     let ports = [vendors[0].port, vendors[1].port];
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .turns()
         .endpoints(&ports)
         .limit("breaker_failures", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         let answer = world.ask(&surface.stream(&account.key, "events=8 cut=4"));
         assert!(
@@ -505,9 +490,7 @@ fn after_the_first_byte_nobody_else_is_asked() {
     assert_eq!(calls(&vendors).iter().sum::<u64>(), 2);
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0);
     // The endpoint's breaker counts this failure as well.
-    wait_until("both vendors' endpoint to be left alone", SOON, || {
-        world.metric("gateway_upstream_breaker_opened_total", &[]) == 2.0
-    });
+    world.wait_metric("gateway_upstream_breaker_opened_total", &[], 2.0);
 }
 
 #[test]
@@ -518,8 +501,7 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     let plan = plan
         .limit("drain_after_client_seconds", 1)
         .limit("drain_reasoning_seconds", 1);
-    let world = plan.limit("breaker_failures", 1).start();
-    let account = world.account();
+    let (world, account) = plan.limit("breaker_failures", 1).with_account();
     let hanging = Chat.stream(&account.key, "events=6 hang=2");
     let mut open: Vec<_> = (0..4)
         .map(|_| {
@@ -571,8 +553,7 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
         format!("{{{}}}", url(good.port)),
         format!("{{{}, {check}}}", url(port)),
     ];
-    let world = Plan::default().turns().endpoints_as(&listed).start();
-    let account = world.account();
+    let (world, account) = Plan::default().turns().endpoints_as(&listed).with_account();
     let healthy = |wanted: f64| {
         wait_until("the check to tell", SOON, || {
             world.metric("gateway_upstream_healthy", &[&label(port)]) == wanted
@@ -609,12 +590,11 @@ fn every_address_of_a_name_is_tried() {
         "{{url: \"{}\"}}",
         vendor_url(vendor.port).replace("127.0.0.1", "localhost")
     )];
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .endpoints_as(&listed)
         .limit("attempts", 1)
         .limit("breaker_failures", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     for _ in 0..4 {
         for surface in BOTH {
             world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
@@ -630,8 +610,7 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
         "{url: \"http://no-such-host.invalid:9\"}".to_owned(),
         format!("{{{}}}", url(good.port)),
     ];
-    let world = Plan::default().turns().endpoints_as(&listed).start();
-    let account = world.account();
+    let (world, account) = Plan::default().turns().endpoints_as(&listed).with_account();
     for surface in BOTH {
         for _ in 0..2 {
             world.expect(200, &surface.whole(&account.key, "input=1 output=1"));
@@ -640,8 +619,7 @@ fn a_name_that_does_not_resolve_is_a_failure_like_any_other() {
     assert_eq!(good.calls(), 4);
     world.close();
     let listed = ["{url: \"http://no-such-host.invalid:9\"}".to_owned()];
-    let world = Plan::default().endpoints_as(&listed).start();
-    let account = world.account();
+    let (world, account) = Plan::default().endpoints_as(&listed).with_account();
     let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
     Chat.failure(&answer, 502, "server_error", Some("upstream_error"));
 }
@@ -654,11 +632,10 @@ fn a_reload_forgets_no_open_breaker() {
         .turns()
         .endpoints(&[bad.port, good.port])
         .limit("breaker_failures", 1);
-    let world = plan
+    let (world, account) = plan
         .limit("breaker_open_seconds", 3_600)
         .limit("breaker_open_max_seconds", 3_600)
-        .start();
-    let account = world.account();
+        .with_account();
     let ask = |path: &str| {
         let request = Request::post(path, Chat.body("input=1 output=1", false, 100).to_string())
             .bearer(&account.key);
@@ -667,9 +644,7 @@ fn a_reload_forgets_no_open_breaker() {
     (0..4).for_each(|_| ask(Chat.path()));
     assert_eq!(bad.calls(), 1);
     world.signal("HUP");
-    wait_until("the reload", SOON, || {
-        world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0
-    });
+    world.wait_metric("gateway_config_reloads_total", &["result=\"ok\""], 1.0);
     (0..4).for_each(|_| ask(Chat.path()));
     assert_eq!((bad.calls(), good.calls()), (1, 8));
 }
@@ -686,12 +661,11 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
         waiting.push(stream);
     }
     let good = Simulator::start(None);
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .turns()
         .endpoints(&[address.port(), good.port])
         .limit("connect_seconds", 8)
-        .start();
-    let account = world.account();
+        .with_account();
     std::thread::scope(|scope| {
         let (world, account) = (&world, &account);
         for surface in BOTH {
@@ -704,20 +678,17 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     });
     assert_eq!(good.calls(), 4);
     let reason = "reason=\"connect\"";
-    assert_eq!(
-        world.metric(
-            "gateway_upstream_failovers_total",
-            &[&label(address.port()), reason]
-        ),
-        2.0
+    world.has_metric(
+        "gateway_upstream_failovers_total",
+        &[&label(address.port()), reason],
+        2.0,
     );
     world.close();
     // If this is the only endpoint, the client gets a timeout error in time.
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .endpoints(&[address.port()])
         .limit("connect_seconds", 1)
-        .start();
-    let account = world.account();
+        .with_account();
     for surface in BOTH {
         let began = Instant::now();
         let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));

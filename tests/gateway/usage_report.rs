@@ -28,8 +28,7 @@ fn row(row: &Value) -> (&str, &str, u64, i64) {
 
 #[test]
 fn a_report_adds_up_to_the_receipts_in_every_grouping() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     let other = world.account_with("other@example.test", &[]);
     let (second_id, second) = world.key(&account.id, "night job");
     let mut cost = 0;
@@ -104,8 +103,7 @@ fn a_report_adds_up_to_the_receipts_in_every_grouping() {
 
 #[test]
 fn a_query_that_is_not_valid_is_refused_in_the_shape_of_the_surface() {
-    let world = World::new();
-    let account = world.account();
+    let (world, account) = World::with_account();
     for (query, code, named) in [
         ("?from=2026-02-30", "invalid_range", "from"),
         ("?from=2016-01-01&to=2026-12-31", "invalid_range", "from"),

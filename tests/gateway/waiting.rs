@@ -5,7 +5,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
-use crate::world::{Plan, SOON, World, binary, free_port, signal, wait_for, wait_until};
+use crate::world::{Plan, SOON, World, binary, free_port, signal, wait_for};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -34,8 +34,7 @@ impl World {
 
 #[test]
 fn a_reload_and_a_hand_over_that_it_is_told_of_too_early_do_it_no_harm() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let mut successor = world.begin_successor();
     for name in ["HUP", "QUIT", "HUP"] {
         signal(successor.id(), name);
@@ -47,18 +46,13 @@ fn a_reload_and_a_hand_over_that_it_is_told_of_too_early_do_it_no_harm() {
     assert_eq!(status.code(), Some(0));
     world.all_work(&account);
     // The successor now handles the signals that it got while it waited, each once.
-    wait_until("the reload", SOON, || {
-        world.metric("gateway_config_reloads_total", &["\"ok\""]) == 1.0
-    });
-    wait_until("the hand-over", SOON, || {
-        world.log().contains("no successor waits")
-    });
+    world.wait_metric("gateway_config_reloads_total", &["\"ok\""], 1.0);
+    world.wait_log("no successor waits");
 }
 
 #[test]
 fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     for (name, number) in [("TERM", 15), ("INT", 2)] {
         let mut successor = world.begin_successor();
         signal(successor.id(), name);
@@ -72,9 +66,7 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
         );
         world.all_work(&account);
         world.signal("QUIT");
-        wait_until("the gateway to find nobody", SOON, || {
-            world.log().contains("no successor waits")
-        });
+        world.wait_log("no successor waits");
         world.all_work(&account);
     }
     // A later successor can take over.
@@ -103,14 +95,11 @@ fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
 /// The gateway waits up to a minute for the successor to ask for the sockets.
 #[test]
 fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let mut successor = world.begin_successor();
     signal(successor.id(), "STOP");
     world.signal("QUIT");
-    wait_until("the gateway to hand over", SOON, || {
-        world.log().contains("handing over")
-    });
+    world.wait_log("handing over");
     world.all_work(&account);
     world.signal("TERM");
     assert_eq!(world.wait_end(SOON), 0);
@@ -124,16 +113,13 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
 /// and nobody would.
 #[test]
 fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
-    let mut world = World::new();
-    let account = world.account();
+    let (mut world, account) = World::with_account();
     let successor = world.begin_successor();
     let waiting = successor.id();
     signal(waiting, "STOP");
     let mut old = world.hand_over_by(successor, |world| {
         world.signal("QUIT");
-        wait_until("the gateway to hand over", SOON, || {
-            world.log().contains("handing over")
-        });
+        world.wait_log("handing over");
         world.signal("TERM");
         signal(waiting, "CONT");
     });
@@ -147,10 +133,9 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     let plan = Plan::default()
         .limit("open_requests_per_account", 1)
         .limit("journal_pending", 2_048);
-    let mut world = plan
+    let (mut world, account) = plan
         .edit(STORE, &format!("{STORE}\nauto_reload: false"))
-        .start();
-    let account = world.account();
+        .with_account();
     let successor = world.begin_successor();
     world.rewrite(
         "open_requests_per_account: 1",
@@ -174,10 +159,9 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
 
 /// A gateway that reads its config file at its start and on SIGHUP only.
 fn without_auto_reload() -> (World, Account) {
-    let world = Plan::default()
+    let (world, account) = Plan::default()
         .edit(STORE, &format!("{STORE}\nauto_reload: false"))
-        .start();
-    let account = world.account();
+        .with_account();
     (world, account)
 }
 

@@ -739,6 +739,25 @@ impl World {
         client::ask(self.admin, &Request::get("/metrics")).text()
     }
 
+    /// Waits until the sum that [`World::metric`] returns is this one.
+    #[track_caller]
+    pub fn wait_metric(&self, family: &str, labels: &[&str], sum: f64) {
+        let what = format!("{family} {labels:?} to be {sum}");
+        wait_until(&what, SOON, || self.metric(family, labels) == sum);
+    }
+
+    /// Checks the sum that [`World::metric`] returns.
+    #[track_caller]
+    pub fn has_metric(&self, family: &str, labels: &[&str], sum: f64) {
+        assert_eq!(self.metric(family, labels), sum, "{family} {labels:?}");
+    }
+
+    /// Waits until the log has this text.
+    #[track_caller]
+    pub fn wait_log(&self, text: &str) {
+        wait_until(text, SOON, || self.log().contains(text));
+    }
+
     /// The sum of a metric family's samples whose labels contain all of `labels`.
     pub fn metric(&self, family: &str, labels: &[&str]) -> f64 {
         let text = self.metrics();

@@ -5,7 +5,7 @@ use crate::client::{Answer, End, Request};
 use serde_json::Value;
 
 /// An answer as its client parses it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Read {
     pub text: String,
     pub arguments: String,
@@ -97,13 +97,7 @@ fn events(text: &str, what: &str) -> Vec<Value> {
 fn chat(text: &str, what: &str) -> Read {
     assert!(text.ends_with("data: [DONE]\n\n"), "{what}: {text}");
     assert_eq!(text.matches("[DONE]").count(), 1, "{what}: {text}");
-    let mut read = Read {
-        text: String::new(),
-        arguments: String::new(),
-        finished_calls: 0,
-        stop: None,
-        error: None,
-    };
+    let mut read = Read::default();
     let mut usages = 0;
     for event in events(text, what) {
         assert!(
@@ -140,13 +134,7 @@ fn chat(text: &str, what: &str) -> Read {
 
 #[track_caller]
 fn messages(text: &str, what: &str) -> Read {
-    let mut read = Read {
-        text: String::new(),
-        arguments: String::new(),
-        finished_calls: 0,
-        stop: None,
-        error: None,
-    };
+    let mut read = Read::default();
     let (mut open, mut is_over) = (None, false);
     for event in events(text, what) {
         assert!(!is_over, "{what}: an event behind the last: {text}");
@@ -179,13 +167,7 @@ fn messages(text: &str, what: &str) -> Read {
 
 #[track_caller]
 fn responses(text: &str, what: &str) -> Read {
-    let mut read = Read {
-        text: String::new(),
-        arguments: String::new(),
-        finished_calls: 0,
-        stop: None,
-        error: None,
-    };
+    let mut read = Read::default();
     let events = events(text, what);
     for event in &events {
         let kind = event["type"].as_str().unwrap();
@@ -221,13 +203,7 @@ fn responses(text: &str, what: &str) -> Read {
 }
 
 fn whole(surface: &str, body: &Value) -> Read {
-    let mut read = Read {
-        text: String::new(),
-        arguments: String::new(),
-        finished_calls: 0,
-        stop: None,
-        error: None,
-    };
+    let mut read = Read::default();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     match surface {
         "chat" => {
