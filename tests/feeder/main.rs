@@ -25,7 +25,6 @@ use ledger::{
     BalanceChange, BalanceChangeKind, Ending, EndingDetail, IngestEvent, Ledger, PartitionLocation,
     RequestOutcome,
 };
-use llm_protocol::Protocol;
 use llm_protocol::usage::Usage;
 use model_gateway::billing::Billing;
 use model_gateway::shared_credit::ledger_ingest::{IngestWorker, LedgerIngest, debit_operation};
@@ -123,20 +122,11 @@ impl World {
         };
         let detail = EndingDetail {
             key_id: KEY.into(),
-            key_shown: "gw-sk-…".into(),
             model: model.id.clone(),
-            surface: Protocol::Chat,
             vendor: "alpha".into(),
-            outcome: RequestOutcome::Completed,
             usage,
             price_version: model.price.version.clone(),
-            estimated: false,
-            implausible: false,
-            conversation: None,
-            took_ms: None,
-            first_token_ms: None,
-            cache_marks: None,
-            member: None,
+            ..Ending::in_test("", ACCOUNT, 0, RequestOutcome::Completed).detail
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();

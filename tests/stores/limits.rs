@@ -3,10 +3,13 @@
 //!
 //! Must not know config or HTTP.
 
-use super::{LEASE, Server, World, micro, now_ms, parts};
+use super::{LEASE, Server, World, lacks, micro, now_ms, parts};
 use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::{CreditSplit, Micro};
+use credits::rates::LimitScope::{Account, Key};
+use credits::rates::RateLimitKind::{Concurrent, Requests, Tokens};
 use credits::rates::{LimitScope, RateLimitKind, RateLimitStatus, RateLimitWait, RateQuota};
+use model_gateway::shared_credit::redis::ReserveReply::{Held, HeldWithin, Limited, Unknown};
 use model_gateway::shared_credit::redis::{
     ReserveCommand, ReserveReply, RestoreEntry, SettleCommand, SettleReply, SharedStore, SpendSeed,
     partition,
@@ -44,6 +47,12 @@ fn spending(of: Spender, micro: i64, period: Period) -> RequestLimits {
         spend: Spender::ALL.map(|one| (one == of).then_some(limit)),
         ..RequestLimits::default()
     }
+}
+
+/// The reply to a reservation over the limit of a spender, who can spend this many µc.
+fn over(of: Spender, free: i64) -> ReserveReply {
+    let free = micro(free);
+    ReserveReply::SpendLimit { of, free }
 }
 
 /// A client with one key of an account; or a member, each of whose requests has another key.
@@ -182,7 +191,7 @@ impl<'a> Caller<'a> {
 #[track_caller]
 fn is_held(reserved: &ReserveReply, amount: i64) {
     assert!(
-        matches!(reserved, ReserveReply::HeldWithin(held, _) if held.total() == micro(amount)),
+        matches!(reserved, HeldWithin(held, _) if held.total() == micro(amount)),
         "{reserved:?}"
     );
 }
@@ -194,7 +203,7 @@ fn must_wait(
     whose: LimitScope,
     most: u64,
 ) -> RateLimitWait {
-    let ReserveReply::Limited(wait) = reserved else {
+    let Limited(wait) = reserved else {
         panic!("{reserved:?}")
     };
     assert_eq!(
@@ -209,7 +218,7 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     let one = Caller::new(store, "acct_rpm").await;
     let other = one.other("b");
     let two = of_key(rates(2, 0, 0));
-    let ReserveReply::HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else {
+    let HeldWithin(_, meters) = one.ask("1", &two, 10, 10).await else {
         panic!("not held")
     };
     assert_eq!(
@@ -222,12 +231,7 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     );
     assert_eq!(meters.tokens, None);
     is_held(&one.ask("2", &two, 10, 10).await, 10);
-    let wait = must_wait(
-        &one.ask("3", &two, 10, 10).await,
-        RateLimitKind::Requests,
-        LimitScope::Key,
-        2,
-    );
+    let wait = must_wait(&one.ask("3", &two, 10, 10).await, Requests, Key, 2);
     assert!((1..=30_000).contains(&wait.ms), "{wait:?}");
     assert_eq!(
         wait.meters
@@ -244,27 +248,17 @@ async fn requests_a_minute_are_counted_by_key_and_by_account(store: &SharedStore
     for request in ["1", "2", "4"] {
         one.end(request, 1, 0).await;
     }
-    must_wait(
-        &one.ask("5", &two, 10, 10).await,
-        RateLimitKind::Requests,
-        LimitScope::Key,
-        2,
-    );
+    must_wait(&one.ask("5", &two, 10, 10).await, Requests, Key, 2);
 
     let three = of_account(rates(3, 0, 0));
     for (caller, request) in [(&one, "6"), (&other, "7"), (&one, "8")] {
         is_held(&caller.ask(request, &three, 10, 10).await, 10);
     }
-    must_wait(
-        &other.ask("9", &three, 10, 10).await,
-        RateLimitKind::Requests,
-        LimitScope::Account,
-        3,
-    );
+    must_wait(&other.ask("9", &three, 10, 10).await, Requests, Account, 3);
     assert!(
         matches!(
             other.ask("10", &RequestLimits::default(), 10, 10).await,
-            ReserveReply::Held(_)
+            Held(_)
         ),
         "no limit, no count"
     );
@@ -279,8 +273,8 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
     is_held(&caller.ask("1", &asks(50_000), 10, 10).await, 10);
     must_wait(
         &caller.ask("2", &asks(50_000), 10, 10).await,
-        RateLimitKind::Tokens,
-        LimitScope::Key,
+        Tokens,
+        Key,
         60_000,
     );
     caller.end("1", 1, 1_000).await;
@@ -288,8 +282,8 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
     caller.end("2", 1, 90_000).await;
     let wait = must_wait(
         &caller.ask("3", &asks(1), 10, 10).await,
-        RateLimitKind::Tokens,
-        LimitScope::Key,
+        Tokens,
+        Key,
         60_000,
     );
     assert!(
@@ -305,8 +299,8 @@ async fn tokens_are_counted_as_estimated_and_corrected_at_the_end(store: &Shared
     is_held(&caller.ask("1", &asks(1_000_000), 10, 10).await, 10);
     must_wait(
         &caller.ask("2", &asks(30_000), 10, 10).await,
-        RateLimitKind::Tokens,
-        LimitScope::Account,
+        Tokens,
+        Account,
         60_000,
     );
     caller.end("1", 1, 0).await;
@@ -326,17 +320,12 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
         10,
     );
     is_held(&one.ask("2", &bounds, 10, 10).await, 10);
-    must_wait(
-        &one.ask("3", &bounds, 10, 10).await,
-        RateLimitKind::Concurrent,
-        LimitScope::Key,
-        2,
-    );
+    must_wait(&one.ask("3", &bounds, 10, 10).await, Concurrent, Key, 2);
     is_held(&other.ask("4", &bounds, 10, 10).await, 10);
     must_wait(
         &other.ask("5", &bounds, 10, 10).await,
-        RateLimitKind::Concurrent,
-        LimitScope::Account,
+        Concurrent,
+        Account,
         3,
     );
     one.end("2", 1, 0).await;
@@ -355,12 +344,7 @@ async fn what_runs_at_one_time_is_given_back_by_an_end_and_by_a_lapse(store: &Sh
         );
     }
     is_held(&one.ask("6", &bounds, 10, 10).await, 10);
-    must_wait(
-        &one.ask("7", &bounds, 10, 10).await,
-        RateLimitKind::Concurrent,
-        LimitScope::Key,
-        2,
-    );
+    must_wait(&one.ask("7", &bounds, 10, 10).await, Concurrent, Key, 2);
     assert_eq!(
         one.ask("6", &bounds, 10, 10).await,
         one.ask("6", &bounds, 10, 10).await,
@@ -377,41 +361,23 @@ async fn a_spender_spends_no_more_than_the_limit(store: &SharedStore, of: Spende
         let limit = spending(of, 1_000, period);
         assert_eq!(
             caller.ask("1", &limit, 10, 10).await,
-            ReserveReply::Unknown,
+            Unknown,
             "the ledger says first what was spent"
         );
         assert!(caller.seed(400, 0).await);
         assert!(!caller.seed(0, 0).await, "once");
         is_held(&caller.ask("1", &limit, 500, 500).await, 500);
-        assert_eq!(
-            caller.ask("2", &limit, 500, 101).await,
-            ReserveReply::SpendLimit {
-                of,
-                free: micro(100)
-            }
-        );
+        assert_eq!(caller.ask("2", &limit, 500, 101).await, over(of, 100));
         is_held(&caller.ask("2", &limit, 500, 100).await, 100);
-        assert_eq!(
-            caller.ask("3", &limit, 1, 1).await,
-            ReserveReply::SpendLimit {
-                of,
-                free: Micro::ZERO
-            }
-        );
+        assert_eq!(caller.ask("3", &limit, 1, 1).await, over(of, 0));
         caller.end("1", 200, 0).await;
         caller.end("2", 100, 0).await;
-        assert_eq!(
-            caller.ask("3", &limit, 500, 301).await,
-            ReserveReply::SpendLimit {
-                of,
-                free: micro(300)
-            }
-        );
+        assert_eq!(caller.ask("3", &limit, 500, 301).await, over(of, 300));
         is_held(&caller.ask("3", &limit, 500, 300).await, 300);
         let free = caller.other("free");
         assert!(matches!(
             free.ask("4", &RequestLimits::default(), 5_000, 5_000).await,
-            ReserveReply::Held(_)
+            Held(_)
         ));
         caller.end("3", 0, 0).await;
         free.end("4", 5_000, 0).await;
@@ -420,9 +386,7 @@ async fn a_spender_spends_no_more_than_the_limit(store: &SharedStore, of: Spende
         let free = Micro::ZERO;
         assert_eq!(both, ReserveReply::SpendLimit { of, free }, "it goes first");
         let ample = spending(of, 1_000_000_000, period);
-        let broke = ReserveReply::Insufficient {
-            available: micro(1_000_000 - 300 - 5_000 - 300),
-        };
+        let broke = lacks(1_000_000 - 300 - 5_000 - 300);
         assert_eq!(caller.ask("6", &ample, 2_000_000, 2_000_000).await, broke);
     }
 }
@@ -435,24 +399,18 @@ async fn what_the_ledger_does_not_have_yet_is_counted_where_a_spender_is_seeded(
     let caller = Caller::of(of, store, account).await;
     assert!(matches!(
         caller.ask("1", &RequestLimits::default(), 100, 100).await,
-        ReserveReply::Held(_)
+        Held(_)
     ));
     caller.end("1", 70, 0).await;
     let other = caller.other("b");
     assert!(matches!(
         other.ask("2", &RequestLimits::default(), 100, 100).await,
-        ReserveReply::Held(_)
+        Held(_)
     ));
     other.end("2", 50, 0).await;
     assert!(caller.seed(0, 0).await);
     let limit = spending(of, 100, Period::Day);
-    assert_eq!(
-        caller.ask("3", &limit, 31, 31).await,
-        ReserveReply::SpendLimit {
-            of,
-            free: micro(30)
-        }
-    );
+    assert_eq!(caller.ask("3", &limit, 31, 31).await, over(of, 30));
     is_held(&caller.ask("3", &limit, 30, 30).await, 30);
 }
 
@@ -479,29 +437,14 @@ async fn what_a_server_lost_is_restored_to_the_spender_s_count_once(
         at_ms: now_ms(),
     };
     let ended = [restore("1", 400, 7), restore("0", 300, 5)];
-    assert_eq!(
-        store
-            .ingest()
-            .restore(partition(caller.account), &ended)
-            .await
-            .unwrap(),
-        2
-    );
-    assert_eq!(
-        store
-            .ingest()
-            .restore(partition(caller.account), &ended)
-            .await
-            .unwrap(),
-        0
-    );
-    assert_eq!(
-        caller.ask("2", &bounds, 601, 601).await,
-        ReserveReply::SpendLimit {
-            of,
-            free: micro(600)
-        }
-    );
+    for restored in [2, 0] {
+        let place = partition(caller.account);
+        assert_eq!(
+            store.ingest().restore(place, &ended).await.unwrap(),
+            restored
+        );
+    }
+    assert_eq!(caller.ask("2", &bounds, 601, 601).await, over(of, 600));
     is_held(&caller.ask("2", &bounds, 600, 600).await, 600);
 }
 
@@ -517,10 +460,7 @@ async fn a_clock_that_was_set_forward_and_back_opens_no_spend_limit(
         let caller = Caller::of(of, store, account).await;
         assert!(caller.seed_at(900, 0, now_ms() + AHEAD_MS).await);
         let limit = spending(of, 1_000, period);
-        let refused = |free| ReserveReply::SpendLimit {
-            of,
-            free: micro(free),
-        };
+        let refused = |free| over(of, free);
         assert_eq!(
             caller.ask("0", &limit, 600, 600).await,
             refused(100),
@@ -598,7 +538,7 @@ async fn of_many_at_once_exactly_as_many_are_admitted_as_each_limit_bears(
                 };
                 matches!(
                     caller.ask(&number.to_string(), &bounds, 1, 1).await,
-                    ReserveReply::HeldWithin(..)
+                    HeldWithin(..)
                 )
             });
         }

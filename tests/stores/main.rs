@@ -18,6 +18,9 @@ mod schema;
 
 use config::redis_address::RedisAddress;
 use credits::money::{CreditSplit, MAX_MICRO, Micro};
+use model_gateway::shared_credit::redis::ReserveReply::{
+    Ended, Held, Insufficient, Suspended, TooManyOpen, TrialExpired, Unknown,
+};
 use model_gateway::shared_credit::redis::{
     AccountSeed, PARTITIONS, PostCommand, PostReply, ReserveCommand, ReserveReply, SettleCommand,
     SettleReply, SharedStore, StoreAccount, StoreEvent, partition,
@@ -35,6 +38,10 @@ fn address(server: &Server) -> RedisAddress {
 
 fn cluster_address(cluster: &Cluster) -> RedisAddress {
     RedisAddress::Cluster(cluster.urls())
+}
+
+async fn connect(address: &RedisAddress) -> SharedStore {
+    SharedStore::connect(address, PATIENCE).await.unwrap()
 }
 
 fn now_ms() -> i64 {
@@ -55,6 +62,13 @@ fn parts(paid: i64, trial: i64) -> CreditSplit {
     CreditSplit {
         paid: micro(paid),
         trial: micro(trial),
+    }
+}
+
+/// The reply to a reservation of more than this many µc, which are available.
+fn lacks(available: i64) -> ReserveReply {
+    Insufficient {
+        available: micro(available),
     }
 }
 
@@ -145,12 +159,8 @@ impl World {
     }
 
     async fn stands(&self) -> StoreAccount {
-        self.store
-            .balances()
-            .account(&self.account)
-            .await
-            .unwrap()
-            .unwrap()
+        let found = self.store.balances().account(&self.account).await;
+        found.unwrap().unwrap()
     }
 
     async fn has(&self) -> (CreditSplit, CreditSplit) {
@@ -162,14 +172,11 @@ impl World {
 async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &SharedStore) {
     let mut world = World::with(store, "acct_hold", 1_000, None).await;
     let request = world.next();
-    assert_eq!(
-        world.reserve(&request, 600, 600).await,
-        ReserveReply::Held(parts(600, 0))
-    );
+    assert_eq!(world.reserve(&request, 600, 600).await, Held(parts(600, 0)));
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
     assert_eq!(
         world.reserve(&request, 600, 600).await,
-        ReserveReply::Held(parts(600, 0)),
+        Held(parts(600, 0)),
         "asked again, held once"
     );
     assert_eq!(world.has().await, (parts(1_000, 0), parts(600, 0)));
@@ -192,7 +199,7 @@ async fn a_hold_is_given_back_but_for_the_cost_and_told_to_the_ledger(store: &Sh
     );
     assert_eq!(
         world.reserve(&request, 600, 600).await,
-        ReserveReply::Ended,
+        Ended,
         "never again"
     );
     assert_eq!(world.has().await, (parts(750, 0), parts(0, 0)));
@@ -223,23 +230,13 @@ async fn what_does_not_fit_is_lowered_to_what_is_there_but_not_below_the_floor(
 ) {
     let mut world = World::with(store, "acct_fit", 1_000, None).await;
     let first = world.next();
-    assert_eq!(
-        world.reserve(&first, 5_000, 1_001).await,
-        ReserveReply::Insufficient {
-            available: micro(1_000)
-        }
-    );
+    assert_eq!(world.reserve(&first, 5_000, 1_001).await, lacks(1_000));
     assert_eq!(
         world.reserve(&first, 5_000, 1_000).await,
-        ReserveReply::Held(parts(1_000, 0))
+        Held(parts(1_000, 0))
     );
     let second = world.next();
-    assert_eq!(
-        world.reserve(&second, 1, 0).await,
-        ReserveReply::Insufficient {
-            available: Micro::ZERO
-        }
-    );
+    assert_eq!(world.reserve(&second, 1, 0).await, lacks(0));
     world.taken(&first, 0).await;
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
 }
@@ -272,24 +269,13 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
     let ends = now_ms() + 400;
     let mut world = World::with(store, "acct_trial", 100, Some((1_000, ends))).await;
     let (first, second) = (world.next(), world.next());
-    assert_eq!(
-        world.reserve(&first, 600, 600).await,
-        ReserveReply::Held(parts(0, 600))
-    );
-    assert_eq!(
-        world.reserve(&second, 450, 450).await,
-        ReserveReply::Held(parts(50, 400))
-    );
+    assert_eq!(world.reserve(&first, 600, 600).await, Held(parts(0, 600)));
+    assert_eq!(world.reserve(&second, 450, 450).await, Held(parts(50, 400)));
     while now_ms() <= ends {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let third = world.next();
-    assert_eq!(
-        world.reserve(&third, 60, 60).await,
-        ReserveReply::Insufficient {
-            available: micro(50)
-        }
-    );
+    assert_eq!(world.reserve(&third, 60, 60).await, lacks(50));
     assert!(
         !store.balances().expire_trial(&world.account).await.unwrap(),
         "not while a request holds of it"
@@ -324,17 +310,14 @@ async fn a_trial_is_spent_first_and_ends_on_the_dot(store: &SharedStore) {
         1
     );
     let trial_only = World::with(store, "acct_expired", 0, Some((1_000, ends))).await;
-    assert_eq!(
-        trial_only.reserve("req_x", 60, 60).await,
-        ReserveReply::TrialExpired
-    );
+    assert_eq!(trial_only.reserve("req_x", 60, 60).await, TrialExpired);
 }
 
 async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
     let mut world = World::with(store, "acct_post", 1_000, None).await;
     let request = world.next();
     world.reserve(&request, 600, 600).await;
-    let post = |operation, paid, only_free| PostCommand {
+    let command = |operation, paid, only_free| PostCommand {
         operation,
         account: "acct_post",
         change: parts(paid, 0),
@@ -342,49 +325,24 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
         only_free,
         seq: 0,
     };
+    let post = async |operation, paid, only_free| {
+        let command = command(operation, paid, only_free);
+        store.balances().post(&command).await.unwrap()
+    };
     let refused = PostReply::Insufficient {
         available: micro(400),
     };
+    assert_eq!(post("op 1", -401, true).await, refused);
+    assert_eq!(post("op 1", -400, true).await, PostReply::Done);
     assert_eq!(
-        store
-            .balances()
-            .post(&post("op 1", -401, true))
-            .await
-            .unwrap(),
-        refused
-    );
-    assert_eq!(
-        store
-            .balances()
-            .post(&post("op 1", -400, true))
-            .await
-            .unwrap(),
-        PostReply::Done
-    );
-    assert_eq!(
-        store
-            .balances()
-            .post(&post("op 1", -400, true))
-            .await
-            .unwrap(),
+        post("op 1", -400, true).await,
         PostReply::Known {
             change: parts(-400, 0)
         }
     );
+    assert_eq!(post("op 2", 50, false).await, PostReply::Done);
     assert_eq!(
-        store
-            .balances()
-            .post(&post("op 2", 50, false))
-            .await
-            .unwrap(),
-        PostReply::Done
-    );
-    assert_eq!(
-        store
-            .balances()
-            .post(&post("op 2", 50, false))
-            .await
-            .unwrap(),
+        post("op 2", 50, false).await,
         PostReply::Known {
             change: parts(50, 0)
         }
@@ -393,7 +351,7 @@ async fn a_post_counts_once_and_takes_only_what_is_free(store: &SharedStore) {
     assert_eq!(world.stands().await.credited, micro(1_050));
     let nobody = PostCommand {
         account: "acct_nobody",
-        ..post("op 3", 1, false)
+        ..command("op 3", 1, false)
     };
     assert_eq!(
         store.balances().post(&nobody).await.unwrap(),
@@ -407,7 +365,7 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         account: "acct_stranger".into(),
         requests: 0,
     };
-    assert_eq!(stranger.reserve("req_s", 1, 1).await, ReserveReply::Unknown);
+    assert_eq!(stranger.reserve("req_s", 1, 1).await, Unknown);
     assert_eq!(
         stranger.taken("req_a", 1).await,
         (parts(0, 0), Micro::ZERO),
@@ -442,10 +400,7 @@ async fn whom_the_store_does_not_know_the_ledger_must_seed(store: &SharedStore) 
         "only where it is not known"
     );
     assert_eq!(stranger.has().await, (parts(500, 0), parts(0, 0)));
-    assert_eq!(
-        stranger.reserve("req_s", 1, 1).await,
-        ReserveReply::Suspended
-    );
+    assert_eq!(stranger.reserve("req_s", 1, 1).await, Suspended);
     assert_eq!(
         stranger.taken("req_s", 7).await,
         (parts(0, 0), Micro::ZERO),
@@ -499,7 +454,7 @@ async fn amounts_are_exact_to_the_bounds(store: &SharedStore) {
         let before = world.has().await.0.paid;
         let request = world.next();
         let held = world.reserve(&request, cost, cost).await;
-        assert_eq!(held, ReserveReply::Held(parts(cost, 0)));
+        assert_eq!(held, Held(parts(cost, 0)));
         assert_eq!(
             world.taken(&request, cost).await,
             (parts(cost, 0), Micro::ZERO)
@@ -521,20 +476,11 @@ async fn open_requests_are_counted(store: &SharedStore) {
     let mut world = World::with(store, "acct_open", 1_000, None).await;
     for _ in 0..20 {
         let request = world.next();
-        assert_eq!(
-            world.reserve(&request, 1, 1).await,
-            ReserveReply::Held(parts(1, 0))
-        );
+        assert_eq!(world.reserve(&request, 1, 1).await, Held(parts(1, 0)));
     }
-    assert_eq!(
-        world.reserve("req_21", 1, 1).await,
-        ReserveReply::TooManyOpen
-    );
+    assert_eq!(world.reserve("req_21", 1, 1).await, TooManyOpen);
     world.taken("req_acct_open_1", 1).await;
-    assert_eq!(
-        world.reserve("req_21", 1, 1).await,
-        ReserveReply::Held(parts(1, 0))
-    );
+    assert_eq!(world.reserve("req_21", 1, 1).await, Held(parts(1, 0)));
 }
 
 async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedStore) {
@@ -554,27 +500,17 @@ async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedS
         store.holds().reserve(&asked).await.unwrap()
     };
     for _ in 0..3 {
-        assert_eq!(judge(1_000, 1).await, ReserveReply::Held(parts(0, 0)));
+        assert_eq!(judge(1_000, 1).await, Held(parts(0, 0)));
     }
-    assert_eq!(
-        judge(1_001, 1).await,
-        ReserveReply::Insufficient {
-            available: micro(1_000)
-        }
-    );
+    assert_eq!(judge(1_001, 1).await, lacks(1_000));
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
     let request = world.next();
     assert_eq!(
         world.reserve(&request, 1_000, 1_000).await,
-        ReserveReply::Held(parts(1_000, 0))
+        Held(parts(1_000, 0))
     );
-    assert_eq!(judge(1, 1).await, ReserveReply::TooManyOpen);
-    assert_eq!(
-        judge(1, 2).await,
-        ReserveReply::Insufficient {
-            available: micro(0)
-        }
-    );
+    assert_eq!(judge(1, 1).await, TooManyOpen);
+    assert_eq!(judge(1, 2).await, lacks(0));
     world.taken(&request, 0).await;
     assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
 }
@@ -614,10 +550,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(
                     max_open: 99,
                     within: None,
                 };
-                matches!(
-                    store.holds().reserve(&asked).await.unwrap(),
-                    ReserveReply::Held(_)
-                )
+                matches!(store.holds().reserve(&asked).await.unwrap(), Held(_))
             });
         }
         let admitted = tries
@@ -649,19 +582,15 @@ async fn all(store: &SharedStore, other: &SharedStore) {
 #[tokio::test]
 async fn on_one_server() {
     let server = Server::start();
-    let store = SharedStore::connect(&address(&server), PATIENCE)
-        .await
-        .unwrap();
-    let other = SharedStore::connect(&address(&server), PATIENCE)
-        .await
-        .unwrap();
+    let store = connect(&address(&server)).await;
+    let other = connect(&address(&server)).await;
     all(&store, &other).await;
     limits::a_limit_holds_wherever_the_clock_goes(&server, &store).await;
     assert_eq!(server.cli(&["script", "flush"]), "OK");
     let world = World::with(&store, "acct_after_flush", 5, None).await;
     assert_eq!(
         world.reserve("req_flush", 5, 5).await,
-        ReserveReply::Held(parts(5, 0)),
+        Held(parts(5, 0)),
         "scripts that were forgotten are sent again"
     );
 }
@@ -669,12 +598,8 @@ async fn on_one_server() {
 #[tokio::test]
 async fn on_a_cluster_of_three() {
     let cluster = Cluster::start();
-    let store = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
-        .await
-        .unwrap();
-    let other = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
-        .await
-        .unwrap();
+    let store = connect(&cluster_address(&cluster)).await;
+    let other = connect(&cluster_address(&cluster)).await;
     all(&store, &other).await;
     let accounts: Vec<_> = (0..200).map(|number| format!("acct_{number}")).collect();
     for account in &accounts {
@@ -698,9 +623,7 @@ async fn on_a_cluster_of_three() {
 #[tokio::test]
 async fn a_cluster_whose_partitions_have_the_names_of_before_is_refused() {
     let cluster = Cluster::start();
-    let store = SharedStore::connect(&cluster_address(&cluster), PATIENCE)
-        .await
-        .unwrap();
+    let store = connect(&cluster_address(&cluster)).await;
     store.fitness().check_fitness(false).await.unwrap();
     assert_eq!(
         cluster.0[0].cli(&["-c", "set", "gw:{p9}:epoch", "begun"]),
