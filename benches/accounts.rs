@@ -3,7 +3,7 @@
 //!
 //! Must not settle anything.
 
-use accounts::{Account, Accounts, NewAccount, Role, open_account};
+use accounts::{Account, Accounts, NewAccount, open_account};
 use base::clock;
 use credits::money::Micro;
 use ledger::sqlite;
@@ -93,12 +93,7 @@ fn create_account(
     texts: &mut HashMap<String, String>,
 ) {
     let now_ms = clock::now_ms();
-    let new = NewAccount {
-        email: &format!("holder-{number}@example.test"),
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new(&format!("holder-{number}@example.test"));
     let account = open_account(accounts, billing.ledger(), &new, now_ms).unwrap();
     let reference = format!("bench-{number}");
     assert!(

@@ -68,10 +68,8 @@ pub async fn account(
     app.run_write(move |app| {
         let at_ms = now_ms();
         let new = NewAccount {
-            email: &email,
-            password: None,
             role,
-            trial: None,
+            ..NewAccount::new(&email)
         };
         let new = if trial {
             new.with_trial(&app.settings.load().signup, at_ms)

@@ -58,10 +58,8 @@ async fn world() -> World {
     tokio::spawn(async { axum::serve(listener, service).await });
     let key = |email, role| {
         let new = NewAccount {
-            email,
-            password: None,
             role,
-            trial: None,
+            ..NewAccount::new(email)
         };
         let account = open_account(&accounts, billing.ledger(), &new, now_ms()).unwrap();
         accounts
@@ -263,10 +261,8 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     );
 
     let new = NewAccount {
-        email: "viewer@example.com",
-        password: None,
         role: Role::Viewer,
-        trial: None,
+        ..NewAccount::new("viewer@example.com")
     };
     let viewer = open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     let viewer = world
@@ -589,12 +585,7 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
     let world = world().await;
     for index in 0..5 {
         let email = format!("b{index}@example.com");
-        let new = NewAccount {
-            email: &email,
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new(&email);
         open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
         let body = json!({"credits": "1", "ref": format!("r{index}")});
         assert_eq!(
@@ -658,10 +649,9 @@ async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() 
     assert!(message.contains("your own account"), "{message}");
     let admin = |email| {
         let new = NewAccount {
-            email,
             password: Some("a long password"),
             role: Role::Admin,
-            trial: None,
+            ..NewAccount::new(email)
         };
         open_account(&world.accounts, world.billing.ledger(), &new, now_ms()).unwrap();
     };

@@ -99,6 +99,16 @@ fn balance(billing: &Billing) -> String {
     )
 }
 
+fn receipt(billing: &CreditService, request: &str) -> Option<Receipt> {
+    let receipts = billing.billing().receipts();
+    receipts.receipt(ACCOUNT, request).unwrap()
+}
+
+fn receipts(billing: &CreditService, limit: u32) -> Vec<Receipt> {
+    let receipts = billing.billing().receipts();
+    receipts.receipts(ACCOUNT, None, limit).unwrap()
+}
+
 /// Writes to `index.db` what only the memory of readers has.
 fn write_index(billing: &Billing) {
     assert!(billing.0.ledger.index().catch_up_index(u32::MAX).unwrap() > 0);
@@ -151,20 +161,8 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
         Micro::new(500_000)
     );
     assert_eq!(balance(billing.billing()), "9.5 held 0 available 9.5");
-    wait_for("the receipt", || {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_a")
-            .unwrap()
-            .is_some()
-    });
-    let receipt = billing
-        .billing()
-        .receipts()
-        .receipt(ACCOUNT, "req_a")
-        .unwrap()
-        .unwrap();
+    wait_for("the receipt", || receipt(&billing, "req_a").is_some());
+    let receipt = receipt(&billing, "req_a").unwrap();
     assert_eq!(
         (receipt.credits, receipt.balance_after),
         (Micro::new(500_000), Micro::new(9_500_000))
@@ -219,15 +217,7 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
         "10 held 0 available 10",
         "holds that nobody ended are given back"
     );
-    wait_for("ten voids", || {
-        billing
-            .billing()
-            .receipts()
-            .receipts(ACCOUNT, None, 100)
-            .unwrap()
-            .len()
-            == 10
-    });
+    wait_for("ten voids", || receipts(&billing, 100).len() == 10);
     assert_sound(billing.billing(), 0);
 }
 
@@ -298,22 +288,9 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
         Micro::new(2_000_000),
         "the hold and what was available"
     );
-    wait_for("the receipt", || {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_a")
-            .unwrap()
-            .is_some()
-    });
+    wait_for("the receipt", || receipt(&billing, "req_a").is_some());
     assert_eq!(
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_a")
-            .unwrap()
-            .unwrap()
-            .writeoff,
+        receipt(&billing, "req_a").unwrap().writeoff,
         Micro::new(3_000_000)
     );
     assert_eq!(balance(billing.billing()), "0 held 0 available 0");
@@ -369,16 +346,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
     let billing = serving(dir.path());
     assert_eq!(balance(billing.billing()), "7 held 0 available 7");
     assert!(!folder.exists(), "a replayed journal is removed");
-    let outcome = |request| {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, request)
-            .unwrap()
-            .unwrap()
-            .detail
-            .outcome
-    };
+    let outcome = |request| receipt(&billing, request).unwrap().detail.outcome;
     assert_eq!(outcome("req_done"), RequestOutcome::Completed);
     assert_eq!(outcome("req_cut"), RequestOutcome::Interrupted);
     assert_eq!(

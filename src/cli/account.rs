@@ -509,10 +509,9 @@ fn create(
         None
     };
     let new = NewAccount {
-        email,
         password: password.as_deref(),
         role,
-        trial: None,
+        ..NewAccount::new(email)
     };
     let new = if no_trial {
         new

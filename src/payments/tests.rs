@@ -261,12 +261,7 @@ fn world_in(folder: TempDir, section: &str) -> World {
 
 impl World {
     fn open_account(&self, email: &str) -> String {
-        let new = NewAccount {
-            email,
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new(email);
         let opened = open_account(&self.accounts, self.billing.ledger(), &new, now_ms());
         opened.unwrap().id
     }
@@ -274,10 +269,8 @@ impl World {
     /// Opens the account of an administrator.
     fn open_root(&self) -> String {
         let new = NewAccount {
-            email: "root@example.com",
-            password: None,
             role: Role::Admin,
-            trial: None,
+            ..NewAccount::new("root@example.com")
         };
         let opened = open_account(&self.accounts, self.billing.ledger(), &new, now_ms());
         opened.unwrap().id

@@ -2,7 +2,7 @@
 
 use super::request::{MAX_MESSAGE_CHARS, MAX_WAITING, MAX_WAITING_OF_ACCOUNT};
 use super::*;
-use accounts::{NewAccount, Role};
+use accounts::NewAccount;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
@@ -32,12 +32,7 @@ fn open() -> (TempDir, RefusedRequests) {
 
 fn accounts_with_one(folder: &TempDir) -> (Accounts, String) {
     let accounts = Accounts::open(folder.path()).unwrap();
-    let new = NewAccount {
-        email: "a@example.com",
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new("a@example.com");
     let account = accounts.create_account(&new, NOW).unwrap().id;
     (accounts, account)
 }

@@ -91,18 +91,12 @@ fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use accounts::db::Role;
     use base::clock::now_ms;
 
     fn accounts(address: Option<RedisAddress>) -> (tempfile::TempDir, Accounts, String) {
         let folder = tempfile::tempdir().unwrap();
         let accounts = Accounts::open(folder.path()).unwrap();
-        let new = accounts::NewAccount {
-            email: "ada@example.test",
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = accounts::NewAccount::new("ada@example.test");
         let account = accounts.create_account(&new, now_ms()).unwrap().id;
         let key = accounts
             .api_keys()

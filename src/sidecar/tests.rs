@@ -52,6 +52,19 @@ struct TestResponse {
 }
 
 impl TestResponse {
+    /// Checks the status.
+    #[track_caller]
+    fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.body);
+        self
+    }
+
+    /// Checks that the page has this text.
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        assert!(self.body.contains(text), "no {text:?}: {}", self.body);
+    }
+
     /// The value of the form token on the page.
     fn csrf(&self) -> String {
         let start = self
@@ -153,6 +166,12 @@ async fn start(state: Sidecar) -> (SocketAddr, oneshot::Sender<()>, Served) {
 }
 
 impl World {
+    /// Whether a request with this key is admitted.
+    fn accepts(&self, key: &str) -> bool {
+        let keys = self.accounts.api_keys();
+        keys.authenticate(key, now_ms()).is_ok()
+    }
+
     /// Records a request that the gateway refused, and returns its id.
     fn refuse(&self, account: &str, number: u32, (status, code): (u16, &str)) -> String {
         let request_id = format!("req_0193000000007abc8def{number:012x}");
@@ -313,13 +332,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let paste =
         "curl \"http://127.0.0.1:8080/v1/messages\" \\\n  -H \"x-api-key: $GATEWAY_KEY\" \\\n";
     assert!(text.contains(paste), "{text}");
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(&key, now_ms())
-            .is_ok()
-    );
+    assert!(world.accepts(&key));
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(
         !listed.body.contains(&key) && !listed.body.contains("new-key"),
@@ -337,58 +350,25 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let path = format!("/dashboard/keys/key_{id}/revoke");
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(&key, now_ms())
-            .is_ok(),
-        "asking does not revoke"
-    );
+    assert!(world.accepts(&key), "asking does not revoke");
 
     let stranger = world.sign_up("b@example.com").await;
     let own = world.get("/dashboard/keys", &stranger).await.csrf();
-    assert_eq!(world.get(&path, &stranger).await.status, 404);
-    assert_eq!(
-        world
-            .post(&path, &stranger, &format!("csrf={own}&confirmed=yes"))
-            .await
-            .status,
-        404
-    );
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(&key, now_ms())
-            .is_ok(),
-        "a stranger revoked a key"
-    );
+    world.get(&path, &stranger).await.expect(404);
+    world
+        .post(&path, &stranger, &format!("csrf={own}&confirmed=yes"))
+        .await
+        .expect(404);
+    assert!(world.accepts(&key), "a stranger revoked a key");
 
-    assert_eq!(
-        world
-            .post(&path, &cookie, &format!("csrf={csrf}"))
-            .await
-            .status,
-        200
-    );
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(&key, now_ms())
-            .is_ok(),
-        "revoked without a confirmation"
-    );
+    world
+        .post(&path, &cookie, &format!("csrf={csrf}"))
+        .await
+        .expect(200);
+    assert!(world.accepts(&key), "revoked without a confirmation");
     let confirmed = format!("csrf={csrf}&confirmed=yes");
-    assert_eq!(world.post(&path, &cookie, &confirmed).await.status, 303);
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(&key, now_ms())
-            .is_err()
-    );
+    world.post(&path, &cookie, &confirmed).await.expect(303);
+    assert!(!world.accepts(&key));
 }
 
 #[tokio::test]
@@ -443,13 +423,10 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
     ] {
         assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
     }
-    assert_eq!(
-        world
-            .post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}"))
-            .await
-            .status,
-        303
-    );
+    world
+        .post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}"))
+        .await
+        .expect(303);
     assert_eq!(
         world.get("/dashboard", &cookie).await.status,
         303,
@@ -473,7 +450,7 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
         303,
         "the old session lives on"
     );
-    assert_eq!(world.get("/dashboard", &new.cookie()).await.status, 200);
+    world.get("/dashboard", &new.cookie()).await.expect(200);
     let attributes = new.headers["set-cookie"].split_once("; ").unwrap().1;
     assert_eq!(attributes, "HttpOnly; SameSite=Lax; Path=/");
 
@@ -497,17 +474,14 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
         unknown.body
     );
     for _ in 0..4 {
-        assert_eq!(
-            world
-                .post(
-                    "/dashboard/sign-in",
-                    "",
-                    "email=x@example.com&password=wrong"
-                )
-                .await
-                .status,
-            401
-        );
+        world
+            .post(
+                "/dashboard/sign-in",
+                "",
+                "email=x@example.com&password=wrong",
+            )
+            .await
+            .expect(401);
     }
     let slowed = world
         .post(
@@ -530,13 +504,10 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
 #[tokio::test]
 async fn sign_up_says_what_is_wrong_and_is_counted_by_address() {
     let world = world(&[]).await;
-    assert!(
-        world
-            .get("/dashboard/sign-up", "")
-            .await
-            .body
-            .contains("300 free credits for 7 days")
-    );
+    world
+        .get("/dashboard/sign-up", "")
+        .await
+        .shows("300 free credits for 7 days");
     world.sign_up("a@example.com").await;
     for (body, status) in [
         (format!("email=A@example.com&password={PASSWORD}"), 409),
@@ -587,10 +558,10 @@ async fn closed_sign_up_is_said_and_held() {
     assert_eq!(page.status, 200);
     assert!(page.body.contains("Sign-up is closed") && !page.body.contains("<form"));
     let body = format!("email=a@example.com&password={PASSWORD}");
-    assert_eq!(
-        world.post("/dashboard/sign-up", "", &body).await.status,
-        403
-    );
+    world
+        .post("/dashboard/sign-up", "", &body)
+        .await
+        .expect(403);
     assert!(world.accounts.directory().list().unwrap().is_empty());
 }
 
@@ -619,12 +590,7 @@ async fn pages_that_send_to_the_operator_name_the_configured_contact() {
         let world = world(&changes).await;
         let page = world.get("/dashboard/sign-up", "").await.body;
         assert!(page.contains(shown), "{support}: {page}");
-        let new = NewAccount {
-            email: "a@example.com",
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new("a@example.com");
         let id = open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
             .id;
@@ -746,10 +712,10 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
         )
         .await;
     assert_eq!(again.status, 304);
-    assert_eq!(
-        world.get("/dashboard/static/style-0.css", "").await.status,
-        404
-    );
+    world
+        .get("/dashboard/static/style-0.css", "")
+        .await
+        .expect(404);
 }
 
 #[tokio::test]
@@ -931,13 +897,10 @@ async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_str
             .count(),
         0
     );
-    assert_eq!(
-        world
-            .get("/dashboard/conversations/c1", &stranger)
-            .await
-            .status,
-        404
-    );
+    world
+        .get("/dashboard/conversations/c1", &stranger)
+        .await
+        .expect(404);
     let mine = world.get("/dashboard/conversations/c1", &cookie).await;
     assert_eq!(mine.body.matches("Receipt of turn ").count(), 60);
     assert!(
@@ -946,9 +909,8 @@ async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_str
     let list = world.get("/dashboard/conversations", &cookie).await;
     assert_eq!(list.body.matches("Conversation of ").count(), 19);
     let overview = world.get("/dashboard", &cookie).await;
-    assert!(overview.body.contains(
-        "data-testid=\"month\"><data value=\"1.12\" title=\"1.12 credits\">1.1200</data>"
-    ));
+    overview
+        .shows("data-testid=\"month\"><data value=\"1.12\" title=\"1.12 credits\">1.1200</data>");
     assert_eq!(overview.inside("balance"), "298.88");
     assert_eq!(rows(&overview), 5);
 }
@@ -967,25 +929,17 @@ async fn https_binds_the_cookie_to_the_host() {
         overview.headers["strict-transport-security"],
         "max-age=31536000"
     );
-    assert_eq!(
-        world
-            .get("/dashboard", &cookie.replace("__Host-gw", "gw-session"))
-            .await
-            .status,
-        303
-    );
+    world
+        .get("/dashboard", &cookie.replace("__Host-gw", "gw-session"))
+        .await
+        .expect(303);
 }
 
 #[tokio::test]
 async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_the_sidecar() {
     let mut world = world(&[]).await;
     let now_ms = base::clock::now_ms();
-    let new = NewAccount {
-        email: "a@example.com",
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new("a@example.com");
     let account = open_account(&world.accounts, world.billing.ledger(), &new, now_ms).unwrap();
     let mut streams = Vec::new();
     for _ in 0..2 {
@@ -1057,10 +1011,8 @@ async fn ends(mut lines: Lines) {
 async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
     let world = world(&[]).await;
     let new = NewAccount {
-        email: "a@example.com",
         password: Some(PASSWORD),
-        role: Role::Member,
-        trial: None,
+        ..NewAccount::new("a@example.com")
     };
     world
         .accounts

@@ -107,7 +107,7 @@ impl AccountDirectory<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Accounts, Actor, NewAccount, Role};
+    use crate::{Accounts, Actor, NewAccount};
     use base::clock::now_ms;
 
     #[test]
@@ -116,12 +116,7 @@ mod tests {
         let accounts = Accounts::open(folder.path()).unwrap();
         let now = now_ms();
         let open = |email: &str, later_ms: i64| {
-            let new = NewAccount {
-                email,
-                password: None,
-                role: Role::Member,
-                trial: None,
-            };
+            let new = NewAccount::new(email);
             accounts.create_account(&new, now + later_ms).unwrap().id
         };
         // Ids are ordered by the time of creation, to the millisecond.

@@ -279,7 +279,7 @@ fn hash_token(token: &str) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::Accounts;
-    use crate::{AccountStatus, NewAccount, Role};
+    use crate::{AccountStatus, NewAccount};
     use base::clock::now_ms;
     use std::sync::{Arc, Barrier};
 
@@ -295,12 +295,7 @@ mod tests {
     fn world() -> (tempfile::TempDir, Accounts, String) {
         let folder = tempfile::tempdir().unwrap();
         let accounts = Accounts::open(folder.path()).unwrap();
-        let new = NewAccount {
-            email: "a@example.com",
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new("a@example.com");
         let id = accounts.create_account(&new, now_ms()).unwrap().id;
         (folder, accounts, id)
     }

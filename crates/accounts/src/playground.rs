@@ -116,16 +116,14 @@ impl ApiKeys<'_> {
 mod tests {
     use super::*;
     use crate::Accounts;
-    use crate::{ApiKeyStatus, AuthError, NewAccount, Role};
+    use crate::{ApiKeyStatus, AuthError, NewAccount};
 
     fn accounts() -> (tempfile::TempDir, Accounts, String) {
         let folder = tempfile::tempdir().unwrap();
         let accounts = Accounts::open(folder.path()).unwrap();
         let new = NewAccount {
-            email: "a@example.com",
             password: Some("a long password"),
-            role: Role::Member,
-            trial: None,
+            ..NewAccount::new("a@example.com")
         };
         let id = accounts.create_account(&new, now_ms()).unwrap().id;
         (folder, accounts, id)

@@ -26,6 +26,18 @@ pub struct NewAccount<'a> {
     pub trial: Option<Trial>,
 }
 
+impl<'a> NewAccount<'a> {
+    /// A member without a password and a trial.
+    pub fn new(email: &'a str) -> Self {
+        Self {
+            email,
+            password: None,
+            role: Role::Member,
+            trial: None,
+        }
+    }
+}
+
 /// The conditions for opening an account, apart from its own data.
 #[derive(Clone, Copy, Default)]
 struct SignUpConditions<'a> {

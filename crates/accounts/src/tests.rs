@@ -2,6 +2,7 @@
 
 use super::id::new_id;
 use super::*;
+use crate::db::account_lifecycle::OpenAccountOutcome::{BudgetSpent, Done, EmailTaken, NoInvite};
 use crate::db::account_lifecycle::{OpenAccountOutcome, SignUpTerms};
 use crate::db::{AccountRow, AppDb};
 use config::{MAX_RATE, SignupMode, SignupSettings};
@@ -27,12 +28,7 @@ fn balance(ledger: &Ledger, account: &str) -> Micro {
 }
 
 fn new(email: &str) -> NewAccount<'_> {
-    NewAccount {
-        email,
-        password: None,
-        role: Role::Member,
-        trial: None,
-    }
+    NewAccount::new(email)
 }
 
 fn stranger(email: &str) -> SignUpForm<'_> {
@@ -217,10 +213,7 @@ fn an_e_mail_has_one_account_however_it_is_written() {
 fn an_account_whose_e_mail_is_not_taken_any_more_still_signs_in() {
     let (_folder, accounts) = world();
     let old = "\"b\\ob\"@example.com.";
-    assert_eq!(
-        open(&accounts, old, &SignUpTerms::default()),
-        OpenAccountOutcome::Done
-    );
+    assert_eq!(open(&accounts, old, &SignUpTerms::default()), Done);
     let account = accounts.find(" \"B\\OB\"@example.com. ").unwrap().unwrap();
     assert_eq!(account.email, old);
     accounts
@@ -875,17 +868,15 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
             tries.into_iter().map(|one| one.join().unwrap()).collect()
         });
         assert_eq!(
-            outcomes
-                .iter()
-                .filter(|outcome| **outcome == OpenAccountOutcome::Done)
-                .count(),
+            outcomes.iter().filter(|outcome| **outcome == Done).count(),
             7,
             "round {round}"
         );
-        assert!(outcomes.iter().all(|outcome| matches!(
-            outcome,
-            OpenAccountOutcome::Done | OpenAccountOutcome::BudgetSpent
-        )));
+        assert!(
+            outcomes
+                .iter()
+                .all(|outcome| matches!(outcome, Done | BudgetSpent))
+        );
         assert_eq!(accounts.directory().list().unwrap().len(), 7);
         let tomorrow = SignUpTerms {
             budget: Some((Micro::new(300), NOW + 1)),
@@ -893,7 +884,7 @@ fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears()
         };
         assert_eq!(
             open(&accounts, "b@example.com", &tomorrow),
-            OpenAccountOutcome::Done,
+            Done,
             "the next day has a budget of its own"
         );
     }
@@ -926,16 +917,13 @@ fn of_many_who_have_one_invitation_one_gets_in() {
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert_eq!(
-        outcomes
-            .iter()
-            .filter(|outcome| **outcome == OpenAccountOutcome::Done)
-            .count(),
+        outcomes.iter().filter(|outcome| **outcome == Done).count(),
         1
     );
     assert_eq!(
         outcomes
             .iter()
-            .filter(|outcome| **outcome == OpenAccountOutcome::NoInvite)
+            .filter(|outcome| **outcome == NoInvite)
             .count(),
         63
     );
@@ -950,7 +938,7 @@ fn of_many_who_have_one_invitation_one_gets_in() {
     };
     assert_eq!(
         open(&accounts, "b@example.com", &late),
-        OpenAccountOutcome::NoInvite,
+        NoInvite,
         "over at the very moment"
     );
 }
@@ -960,7 +948,7 @@ fn one_mailbox_is_one_account_where_that_is_wanted() {
     let (_folder, accounts) = world();
     assert_eq!(
         open(&accounts, "ann.lee@gmail.com", &SignUpTerms::default()),
-        OpenAccountOutcome::Done
+        Done
     );
     let terms = SignUpTerms {
         one_per_mailbox: true,
@@ -971,24 +959,17 @@ fn one_mailbox_is_one_account_where_that_is_wanted() {
         "annlee+x@gmail.com",
         "a.n.n.l.e.e@googlemail.com",
     ] {
-        assert_eq!(
-            open(&accounts, same, &terms),
-            OpenAccountOutcome::EmailTaken,
-            "{same}"
-        );
+        assert_eq!(open(&accounts, same, &terms), EmailTaken, "{same}");
     }
-    assert_eq!(
-        open(&accounts, "annlee+x@example.com", &terms),
-        OpenAccountOutcome::Done
-    );
+    assert_eq!(open(&accounts, "annlee+x@example.com", &terms), Done);
     assert_eq!(
         open(&accounts, "annlee+y@example.com", &terms),
-        OpenAccountOutcome::Done,
+        Done,
         "not known to be one mailbox"
     );
     assert_eq!(
         open(&accounts, "annlee@gmail.com", &SignUpTerms::default()),
-        OpenAccountOutcome::Done,
+        Done,
         "not wanted"
     );
 }
@@ -1016,9 +997,9 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
         ..SignUpTerms::default()
     };
     for (email, outcome) in [
-        ("annlee@gmail.com", OpenAccountOutcome::EmailTaken),
-        ("b.o.b@gmail.com", OpenAccountOutcome::EmailTaken),
-        ("ab@example.com", OpenAccountOutcome::Done),
+        ("annlee@gmail.com", EmailTaken),
+        ("b.o.b@gmail.com", EmailTaken),
+        ("ab@example.com", Done),
     ] {
         assert_eq!(open(&accounts, email, &terms), outcome, "{email}");
     }
@@ -1250,10 +1231,9 @@ fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
     let (_folder, accounts) = world();
     let admin = |email, password| {
         let new = NewAccount {
-            email,
             password,
             role: Role::Admin,
-            trial: None,
+            ..NewAccount::new(email)
         };
         accounts.create_account(&new, NOW).unwrap()
     };
@@ -1326,10 +1306,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         invite: Some(&good),
         ..SignUpTerms::default()
     };
-    assert_eq!(
-        open(&accounts, "a@example.com", &used),
-        OpenAccountOutcome::Done
-    );
+    assert_eq!(open(&accounts, "a@example.com", &used), Done);
     let states = || {
         let mut all = accounts.invitations().list(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
@@ -1367,10 +1344,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
         invite: Some(&hash),
         ..SignUpTerms::default()
     };
-    assert_eq!(
-        open(&accounts, "b@example.com", &withdrawn),
-        OpenAccountOutcome::NoInvite
-    );
+    assert_eq!(open(&accounts, "b@example.com", &withdrawn), NoInvite);
     let log: Vec<_> = accounts
         .audit_log()
         .rows(None, 10)
@@ -1411,16 +1385,10 @@ fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
         .map(|index| open(&accounts, &spelled(index), &terms))
         .collect();
     assert_eq!(
-        outcomes
-            .iter()
-            .filter(|outcome| **outcome == OpenAccountOutcome::Done)
-            .count(),
+        outcomes.iter().filter(|outcome| **outcome == Done).count(),
         10
     );
-    assert!(
-        outcomes.contains(&OpenAccountOutcome::EmailTaken)
-            && outcomes.contains(&OpenAccountOutcome::BudgetSpent)
-    );
+    assert!(outcomes.contains(&EmailTaken) && outcomes.contains(&BudgetSpent));
     let accounts = accounts.directory().list().unwrap();
     assert_eq!(accounts.len(), 10, "nobody else got in");
     let gmail: Vec<_> = accounts

@@ -86,15 +86,7 @@ fn create_books(dir: &Path) {
         .reserve(opening("req_void"), &quote, false, NOW)
         .unwrap();
     hold.release(RequestOutcome::VendorError, NOW);
-    wait_for("all ends", || {
-        billing
-            .billing()
-            .receipts()
-            .receipts(ACCOUNT, None, 9)
-            .unwrap()
-            .len()
-            == 3
-    });
+    wait_for("all ends", || receipts(&billing, 9).len() == 3);
     billing
         .billing()
         .corrections()

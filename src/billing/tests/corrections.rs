@@ -32,14 +32,7 @@ fn debited(dir: &Path) -> (CreditService, Billing) {
     hold.settle(usage, RequestOutcome::Completed, false, NOW)
         .wait_on_thread()
         .unwrap();
-    wait_for("the debit", || {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_a")
-            .unwrap()
-            .is_some()
-    });
+    wait_for("the debit", || receipt(&billing, "req_a").is_some());
     (billing, Billing::open(dir).unwrap())
 }
 
@@ -139,14 +132,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     hold.settle(usage, RequestOutcome::Completed, false, 0)
         .wait_on_thread()
         .unwrap();
-    wait_for("the debit", || {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_a")
-            .unwrap()
-            .is_some()
-    });
+    wait_for("the debit", || receipt(&billing, "req_a").is_some());
     let buckets = || {
         let row = billing
             .billing()
@@ -217,24 +203,8 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
         "a2",
         "what is settled is not free, entered or not",
     ));
-    wait_for("the debit", || {
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_b")
-            .unwrap()
-            .is_some()
-    });
-    assert_eq!(
-        billing
-            .billing()
-            .receipts()
-            .receipt(ACCOUNT, "req_b")
-            .unwrap()
-            .unwrap()
-            .writeoff,
-        Micro::ZERO
-    );
+    wait_for("the debit", || receipt(&billing, "req_b").is_some());
+    assert_eq!(receipt(&billing, "req_b").unwrap().writeoff, Micro::ZERO);
     adjust("2.5", "a3", "goodwill").unwrap();
     assert_eq!(balance(billing.billing()), "2.5 held 0 available 2.5");
     let verdict = operator.verify(NOW).unwrap();

@@ -403,20 +403,8 @@ fn a_command_never_takes_what_a_request_was_just_given() {
     );
     let settled = settled.into_inner();
     assert!(settled > 100, "{settled} requests");
-    wait_for("the ledger", || {
-        billing
-            .billing()
-            .receipts()
-            .receipts(ACCOUNT, None, 10_000)
-            .unwrap()
-            .len()
-            == settled
-    });
-    let receipts = billing
-        .billing()
-        .receipts()
-        .receipts(ACCOUNT, None, 10_000)
-        .unwrap();
+    wait_for("the ledger", || receipts(&billing, 10_000).len() == settled);
+    let receipts = receipts(&billing, 10_000);
     for receipt in &receipts {
         assert_eq!(
             (receipt.writeoff, receipt.credits),
@@ -474,15 +462,7 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     account_with(billing.billing(), 3);
     billing.billing().0.ledger.rows().pause_account_checks();
     settle_all(admitted(&billing, "before", 1));
-    wait_for("the ledger", || {
-        billing
-            .billing()
-            .receipts()
-            .receipts(ACCOUNT, None, 10)
-            .unwrap()
-            .len()
-            == 1
-    });
+    wait_for("the ledger", || receipts(&billing, 10).len() == 1);
     let held = admitted(&billing, "held", 1);
     let operator = Billing::open(dir.path()).unwrap();
     operator

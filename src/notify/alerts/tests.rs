@@ -48,12 +48,7 @@ fn amount(text: &str) -> Micro {
 
 impl World {
     fn account(&self, email: &str, credits: &str) -> String {
-        let new = NewAccount {
-            email,
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new(email);
         let NotifyContext {
             accounts, billing, ..
         } = &self.context;

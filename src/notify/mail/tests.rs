@@ -3,7 +3,7 @@
 use super::kind::LIFETIME_MS;
 use super::*;
 use crate::billing::Billing;
-use accounts::{AccountStatus, Actor, NewAccount, Role};
+use accounts::{AccountStatus, Actor, NewAccount};
 use serde_json::json;
 use std::sync::Mutex;
 use tempfile::TempDir;
@@ -131,12 +131,7 @@ fn world(port: u16, more: &str) -> MailWorld {
     let folder = tempfile::tempdir().unwrap();
     let accounts = Accounts::open(folder.path()).unwrap();
     let billing = Billing::open(folder.path()).unwrap();
-    let new = NewAccount {
-        email: "ann@example.com",
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new("ann@example.com");
     let account = accounts.create_account(&new, NOW).unwrap().id;
     let timeout = Duration::from_secs(20);
     let sender = MailDispatcher::new(accounts.clone(), settings(port, more), timeout);

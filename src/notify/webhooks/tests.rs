@@ -3,7 +3,7 @@
 use super::attempt::{ReceiverResolver, WebhookClient};
 use super::sender::WebhookSender;
 use super::*;
-use accounts::{Accounts, NewAccount, Role};
+use accounts::{Accounts, NewAccount};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::clock::now_ms;
@@ -182,12 +182,7 @@ fn world_with(client: WebhookClient, config: &str) -> World {
 }
 
 fn open(accounts: &Accounts, email: &str) -> String {
-    let new = NewAccount {
-        email,
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new(email);
     accounts.create_account(&new, now_ms()).unwrap().id
 }
 

@@ -124,10 +124,8 @@ fn open(
 ) -> Result<(Account, NewOneTimeLink), AccountError> {
     let now_ms = now_ms();
     let new = NewAccount {
-        email,
-        password: None,
         role,
-        trial: None,
+        ..NewAccount::new(email)
     };
     let new = if trial {
         new.with_trial(&app.settings.load().signup, now_ms)

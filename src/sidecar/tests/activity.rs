@@ -17,7 +17,7 @@ async fn an_id_leads_to_its_page_and_to_no_other_account_s() {
         let path = format!("/dashboard/activity?q=+{id}");
         let found = world.get(&path, &cookie).await;
         assert_eq!((found.status, &found.headers["location"]), (303, &page));
-        assert_eq!(world.get(&page, &cookie).await.status, 200);
+        world.get(&page, &cookie).await.expect(200);
         let theirs = world.get(&path, &stranger).await;
         assert_eq!(theirs.status, 422);
         assert!(theirs.body.contains("has this id"), "{}", theirs.body);
@@ -69,11 +69,7 @@ async fn a_row_names_its_key_and_how_long_it_took() {
     let account = spend(&world, "a@example.com", 1);
     let page = world.get("/dashboard/activity", &cookie).await;
     // A key that is not among the account's stands as it was shown when it was used.
-    assert!(
-        page.body.contains(">gw-sk-Ab12…wxyz</span>"),
-        "{}",
-        page.body
-    );
+    page.shows(">gw-sk-Ab12…wxyz</span>");
     assert!(page.body.contains(">1.5 s</span>"));
     let key = world
         .accounts
@@ -82,11 +78,7 @@ async fn a_row_names_its_key_and_how_long_it_took() {
     let key_id = key.unwrap().key_id;
     rename_key(&world, &key_id, "key_1");
     let page = world.get("/dashboard/activity", &cookie).await;
-    assert!(
-        page.body.contains(">CI &#60;b&#62;</span>"),
-        "{}",
-        page.body
-    );
+    page.shows(">CI &#60;b&#62;</span>");
     let file = world.get("/dashboard/activity.csv", &cookie).await;
     assert!(
         file.body.contains(",key_name,image_input,")
@@ -101,11 +93,7 @@ async fn a_row_names_its_key_and_how_long_it_took() {
     assert!(page.body.contains("(revoked)"));
     let receipt = format!("/dashboard/activity/req_{:032x}", 1);
     let receipt = world.get(&receipt, &cookie).await;
-    assert!(
-        receipt.body.contains("CI &#60;b&#62; (revoked)"),
-        "{}",
-        receipt.body
-    );
+    receipt.shows("CI &#60;b&#62; (revoked)");
 }
 
 /// Gives a key the id that the test's responses name.
@@ -190,11 +178,7 @@ async fn refused_requests_stand_among_the_responses_and_each_has_a_page() {
     let csv = world
         .get("/dashboard/activity.csv?outcome=refused", &cookie)
         .await;
-    assert!(
-        csv.body.contains(",status,code,message,key_name\r\n"),
-        "{}",
-        csv.body
-    );
+    csv.shows(",status,code,message,key_name\r\n");
     assert_eq!(csv.body.matches("\"req_").count(), 3);
     assert!(csv.body.contains(",\"402\",\"insufficient_credits\","));
 }
@@ -333,8 +317,5 @@ async fn a_failed_request_says_what_its_vendor_said_and_is_found_by_the_vendors_
         .get(&format!("/dashboard/activity/{}", free.request_id), &cookie)
         .await;
     assert_eq!(page.status, 200);
-    assert!(
-        page.body
-            .contains("It asked for the list of models, and got status 200.")
-    );
+    page.shows("It asked for the list of models, and got status 200.");
 }

@@ -124,11 +124,7 @@ async fn a_secret_is_shown_to_the_session_that_made_it_and_survives_a_reload() {
     assert_ne!(new, secret);
     assert!(page.contains("signed with the old secret too"));
     let question = person.send("webhook/rotate", "").await;
-    assert!(
-        question
-            .body
-            .contains("the one before that stops working now")
-    );
+    question.shows("the one before that stops working now");
 
     let question = person.send("webhook/remove", "").await;
     assert!(question.body.contains("Remove the webhook?"));

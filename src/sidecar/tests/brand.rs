@@ -42,13 +42,7 @@ async fn pages_have_the_name_the_mark_and_the_accent_of_the_brand() {
             assert!(file.body.contains(says), "{}", file.body);
         }
     }
-    assert!(
-        world
-            .get("/dashboard/nothing", &cookie)
-            .await
-            .body
-            .contains("Acme")
-    );
+    world.get("/dashboard/nothing", &cookie).await.shows("Acme");
 }
 
 #[tokio::test]

@@ -177,20 +177,20 @@ async fn bad_answers_give_nobody_a_login() {
     assert!(visited.status == 200 && visited.body.contains("Sign in first"));
     assert!(!visited.body.contains("claude-code"));
     let sent = format!("user_code={code}&answer=approve&account={own}");
-    assert_eq!(world.post("/device", "", &sent).await.status, 303);
+    world.post("/device", "", &sent).await.expect(303);
     // A form without its token, or of another person, or another site's.
-    assert_eq!(world.post("/device", &ann, &sent).await.status, 403);
+    world.post("/device", &ann, &sent).await.expect(403);
     let csrf = form_token(&world.accounts, bob.split_once('=').unwrap().1);
     let foreign = format!("csrf={csrf}&{sent}");
-    assert_eq!(world.post("/device", &ann, &foreign).await.status, 403);
+    world.post("/device", &ann, &foreign).await.expect(403);
     let csrf = form_token(&world.accounts, ann.split_once('=').unwrap().1);
     let elsewhere = [("cookie", ann.as_str()), ("origin", "https://evil.example")];
     let sent = format!("csrf={csrf}&{sent}");
     let sent = world.ask("POST", "/device", &elsewhere, &sent).await;
     assert_eq!(sent.status, 403);
     // Another person's account does not pay, nor one that is suspended.
-    assert_eq!(world.approve(&ann, &other, &code).await.status, 422);
-    assert_eq!(world.approve(&ann, "", &code).await.status, 422);
+    world.approve(&ann, &other, &code).await.expect(422);
+    world.approve(&ann, "", &code).await.expect(422);
     let by = Actor {
         actor: "uid 0".into(),
         address: String::new(),
@@ -199,21 +199,21 @@ async fn bad_answers_give_nobody_a_login() {
     acting
         .set_status(&own, accounts::AccountStatus::Suspended)
         .unwrap();
-    assert_eq!(world.approve(&ann, &own, &code).await.status, 409);
+    world.approve(&ann, &own, &code).await.expect(409);
     acting
         .set_status(&own, accounts::AccountStatus::Active)
         .unwrap();
 
     // A code is answered once, by any person.
     assert_eq!(world.answer(&bob, &code, "answer=refuse").await.status, 200);
-    assert_eq!(world.approve(&ann, &own, &code).await.status, 422);
+    world.approve(&ann, &own, &code).await.expect(422);
     assert_eq!(
         world.poll(&device_code).await,
         (400, "access_denied".into())
     );
     let (device_code, code) = world.ask_for_login().await;
-    assert_eq!(world.approve(&ann, &own, &code).await.status, 200);
-    assert_eq!(world.approve(&bob, &other, &code).await.status, 422);
+    world.approve(&ann, &own, &code).await.expect(200);
+    world.approve(&bob, &other, &code).await.expect(422);
     assert_eq!(world.poll_for_tokens(&device_code).await.0, 200);
     assert_eq!(
         world.poll(&device_code).await,
@@ -409,7 +409,7 @@ async fn polls_requests_and_guesses_are_limited() {
     let (status, answer) = world.call(path, "").await;
     assert_eq!((status, &answer["error"]), (429, &"slow_down".into()));
     let other = [("x-forwarded-for", "192.0.2.9")];
-    assert_eq!(world.ask("POST", path, &other, "").await.status, 200);
+    world.ask("POST", path, &other, "").await.expect(200);
     // People behind a proxy that names none of them share an address.
     let unnamed = [
         ("x-forwarded-for", "192.0.2.7"),
@@ -464,7 +464,7 @@ async fn a_login_of_an_organisation_is_its_members_and_ends_with_them() {
         let changed = operating.change_member(authority, &organisation, &person, edit, None);
         changed.unwrap();
     }
-    assert_eq!(world.approve(&bob, &organisation, &code).await.status, 200);
+    world.approve(&bob, &organisation, &code).await.expect(200);
     let (_, tokens) = world.poll_for_tokens(&device_code).await;
     let principal = world.accounts.api_keys();
     let principal = principal.authenticate(tokens["access_token"].as_str().unwrap(), now_ms());
@@ -479,7 +479,7 @@ async fn a_login_of_an_organisation_is_its_members_and_ends_with_them() {
     assert!(logins.show_account(token, Some(&organisation)).unwrap());
     let csrf = form_token(&world.accounts, token);
     let form = format!("csrf={csrf}&confirmed=yes");
-    assert_eq!(world.post(&path, &ann, &form).await.status, 303);
+    world.post(&path, &ann, &form).await.expect(303);
     let (status, answer) = world.refresh(&tokens["refresh_token"]).await;
     assert_eq!((status, &answer["error"]), (401, &"invalid_grant".into()));
 }
@@ -524,9 +524,9 @@ async fn who_has_a_key_reads_the_managed_settings() {
         format!("\"{}\"", document["checksum"].as_str().unwrap())
     );
     let known = [with_key[0], ("if-none-match", etag.as_str())];
-    assert_eq!(world.ask("GET", path, &known, "").await.status, 304);
+    world.ask("GET", path, &known, "").await.expect(304);
     let other = [with_key[0], ("if-none-match", "\"sha256:0\"")];
-    assert_eq!(world.ask("GET", path, &other, "").await.status, 200);
+    world.ask("GET", path, &other, "").await.expect(200);
     for headers in [&[][..], &[("authorization", "Bearer gw-sk-x")]] {
         let refused = world.ask("GET", path, headers, "").await;
         let failure: Value = serde_json::from_str(&refused.body).unwrap();

@@ -131,11 +131,7 @@ async fn a_person_signs_up_with_a_provider_and_is_known_by_the_subject() {
     );
     let form = format!("csrf={}", page.csrf());
     let asked = world.post(&path, &cookie, &form).await;
-    assert!(
-        asked.body.contains("Unlink this provider?"),
-        "{}",
-        asked.body
-    );
+    asked.shows("Unlink this provider?");
     let kept = world
         .post(&path, &cookie, &format!("{form}&confirmed=yes"))
         .await;
@@ -166,27 +162,21 @@ async fn an_account_is_linked_once_its_password_was_entered() {
     );
     assert!(!response.headers.contains_key("set-cookie"), "a session");
     let page = world.get(complete, &cookie).await;
-    assert!(
-        page.body
-            .contains("Sign in with its password once to link Company")
-    );
+    page.shows("Sign in with its password once to link Company");
     // Another browser knows nothing of it, even with a session of the account.
-    assert_eq!(world.get(complete, &session).await.status, 400);
+    world.get(complete, &session).await.expect(400);
     let password = format!("password={PASSWORD}");
-    assert_eq!(world.post(complete, &session, &password).await.status, 400);
+    world.post(complete, &session, &password).await.expect(400);
     let wrong = world.post(complete, &cookie, "password=wrong").await;
     assert_eq!(wrong.status, 401, "{}", wrong.body);
     let foreign = [
         ("cookie", cookie.as_str()),
         ("origin", "https://evil.example"),
     ];
-    assert_eq!(
-        world
-            .ask("POST", complete, &foreign, &password)
-            .await
-            .status,
-        403
-    );
+    world
+        .ask("POST", complete, &foreign, &password)
+        .await
+        .expect(403);
     assert!(
         world
             .accounts
@@ -214,8 +204,8 @@ async fn an_account_is_linked_once_its_password_was_entered() {
         rest.split('"').next().unwrap()
     );
     let form = format!("csrf={}&confirmed=yes", page.csrf());
-    assert_eq!(world.post(&path, &session, &form).await.status, 303);
-    assert_eq!(world.post(&path, &session, &form).await.status, 404);
+    world.post(&path, &session, &form).await.expect(303);
+    world.post(&path, &session, &form).await.expect(404);
     let (response, _) = world.sign_in_at(&provider).await;
     assert_eq!(response.headers["location"], complete);
 }
@@ -288,10 +278,10 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_asked() {
         .ask("POST", "/dashboard/sign-in/company", &foreign, "")
         .await;
     assert_eq!(begun.status, 403);
-    assert_eq!(
-        world.get("/dashboard/sign-in/company", "").await.status,
-        405
-    );
+    world
+        .get("/dashboard/sign-in/company", "")
+        .await
+        .expect(405);
 
     let (mine, other) = (world.begin().await, world.begin().await);
     assert!(mine.state != other.state && mine.nonce != other.nonce);
@@ -327,13 +317,10 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_asked() {
     );
     // A code of another sign-in does not have its verifier.
     let third = world.begin().await;
-    assert_eq!(
-        world
-            .come_back(&other, &provider.grant(&third))
-            .await
-            .status,
-        403
-    );
+    world
+        .come_back(&other, &provider.grant(&third))
+        .await
+        .expect(403);
     // A person who gives up, and an answer of another issuer.
     for query in ["error=access_denied", "code=x&iss=https://evil.example"] {
         let begun = world.begin().await;
@@ -342,13 +329,10 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_asked() {
         let refused = world.get(&path, &begun.cookie).await;
         assert!([403, 502].contains(&refused.status), "{}", refused.body);
     }
-    assert_eq!(
-        world
-            .get("/dashboard/sign-in/other/callback", "")
-            .await
-            .status,
-        404
-    );
+    world
+        .get("/dashboard/sign-in/other/callback", "")
+        .await
+        .expect(404);
 }
 
 #[tokio::test]
@@ -371,10 +355,9 @@ async fn a_group_gives_a_role_and_takes_it_again() {
     assert_eq!(role_with(json!([])).await, Role::Admin);
     assert_eq!(world.audit("account.keep-role").len(), 1);
     let root = NewAccount {
-        email: "root@example.com",
         password: Some(PASSWORD),
         role: Role::Admin,
-        trial: None,
+        ..NewAccount::new("root@example.com")
     };
     let root = open_account(&world.accounts, world.billing.ledger(), &root, now_ms()).unwrap();
     assert_eq!(role_with(json!([])).await, Role::Member);
@@ -410,7 +393,7 @@ async fn a_provider_that_fails_is_named_and_the_password_still_works() {
             "Company does not answer at the moment. You can still sign in with your password.";
         assert!(page.body.contains(says), "{}", page.body);
         let code = provider.grant(&begun);
-        assert_eq!(world.come_back(&begun, &code).await.status, 503);
+        world.come_back(&begun, &code).await.expect(503);
         provider.play(|play| play.answers = Answers::Rightly);
         begun = world.begin().await;
     }
@@ -438,10 +421,10 @@ async fn a_provider_that_fails_is_named_and_the_password_still_works() {
     assert_eq!(page.status, 503, "{}", page.body);
     world.sign_up("a@example.com").await;
     let form = format!("email=a@example.com&password={PASSWORD}");
-    assert_eq!(
-        world.post("/dashboard/sign-in", "", &form).await.status,
-        303
-    );
+    world
+        .post("/dashboard/sign-in", "", &form)
+        .await
+        .expect(303);
 }
 
 #[tokio::test]
@@ -458,30 +441,25 @@ async fn without_passwords_only_a_provider_and_an_operators_link_let_people_in()
         page.body.contains("Continue with Company") && !page.body.contains("type=\"password\"")
     );
     let root = NewAccount {
-        email: "root@example.com",
         password: Some(PASSWORD),
         role: Role::Admin,
-        trial: None,
+        ..NewAccount::new("root@example.com")
     };
     let root = open_account(&world.accounts, world.billing.ledger(), &root, now_ms()).unwrap();
     let form = format!("email=root@example.com&password={PASSWORD}");
     for path in ["/dashboard/sign-in", "/dashboard/sign-up"] {
         let refused = world.post(path, "", &form).await;
         assert_eq!(refused.status, 403, "{path}");
-        assert!(
-            refused.body.contains("no sign-in with a password"),
-            "{}",
-            refused.body
-        );
+        refused.shows("no sign-in with a password");
     }
-    assert_eq!(world.get("/dashboard/forgot", "").await.status, 404);
-    assert_eq!(
-        world.post("/dashboard/forgot", "", "email=a").await.status,
-        404
-    );
+    world.get("/dashboard/forgot", "").await.expect(404);
+    world
+        .post("/dashboard/forgot", "", "email=a")
+        .await
+        .expect(404);
     // A password that the account has does not count as a way in.
     let cookie = world.session_at(&provider).await;
-    assert_eq!(world.get("/dashboard", &cookie).await.status, 200);
+    world.get("/dashboard", &cookie).await.expect(200);
     let by = accounts::Actor {
         actor: "uid 0".into(),
         address: String::new(),
@@ -517,7 +495,7 @@ async fn a_provider_opens_accounts_under_the_sign_up_rules() {
     let acting = invited.accounts.with_actor(&by, now_ms());
     let code = acting.create_invites(1, 60_000).unwrap().remove(0);
     let form = format!("invite={code}");
-    assert_eq!(invited.post(complete, &cookie, &form).await.status, 303);
+    invited.post(complete, &cookie, &form).await.expect(303);
     invited.session_at(&provider).await;
 
     // Another spelling of a mailbox that has an account.

@@ -85,10 +85,8 @@ async fn people(change: &[(&str, &str)]) -> People {
     let world = world(change).await;
     let open = |email, role| {
         let new = NewAccount {
-            email,
-            password: None,
             role,
-            trial: None,
+            ..NewAccount::new(email)
         };
         open_account(&world.accounts, world.billing.ledger(), &new, now_ms())
             .unwrap()
@@ -534,10 +532,10 @@ async fn no_id_of_another_account_opens_anything() {
         "csrf={}&confirmed=yes",
         form_token(&people.world.accounts, &other)
     );
-    assert_eq!(
-        people.ask("POST", &end, &other, &[], &body).await.status,
-        303
-    );
+    people
+        .ask("POST", &end, &other, &[], &body)
+        .await
+        .expect(303);
     // An administrator cannot reach another account's keys and sessions through the account
     // holder's pages either.
     let (token, path) = (
@@ -660,7 +658,7 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
     let body = format!("email=a@example.com&password={PASSWORD}");
     let signed_up = world.post("/dashboard/sign-up", &planted, &body).await;
     assert_ne!(signed_up.cookie(), planted);
-    assert_eq!(world.get("/dashboard", &planted).await.status, 303);
+    world.get("/dashboard", &planted).await.expect(303);
     let second = world
         .post("/dashboard/sign-in", &signed_up.cookie(), &body)
         .await;
@@ -669,10 +667,10 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
         signed_up.cookie(),
         "a new token at every sign-in"
     );
-    assert_eq!(
-        world.get("/dashboard", &signed_up.cookie()).await.status,
-        303
-    );
+    world
+        .get("/dashboard", &signed_up.cookie())
+        .await
+        .expect(303);
     let out = world
         .get("/dashboard/account", &second.cookie())
         .await
@@ -689,7 +687,7 @@ async fn a_session_that_was_planted_opens_nothing_after_sign_in() {
         "{}",
         ended.headers["set-cookie"]
     );
-    assert_eq!(world.get("/dashboard", &second.cookie()).await.status, 303);
+    world.get("/dashboard", &second.cookie()).await.expect(303);
 }
 
 #[tokio::test]
@@ -761,10 +759,8 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
     for index in 0..tries / 5 {
         let email = format!("a{index}@example.com");
         let new = NewAccount {
-            email: &email,
             password: Some(PASSWORD),
-            role: Role::Member,
-            trial: None,
+            ..NewAccount::new(&email)
         };
         world.accounts.create_account(&new, now_ms()).unwrap();
     }
@@ -802,12 +798,7 @@ async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
 async fn attempts_from_other_networks_do_not_lock_the_account_holder_out() {
     let world = world(&[]).await;
     let app = SidecarState::new(world.state.clone(), watch::channel(false).1);
-    let new = NewAccount {
-        email: "a@example.com",
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new("a@example.com");
     let now = now_ms();
     let id = world.accounts.create_account(&new, now).unwrap().id;
     let attempt = |address: &str| {

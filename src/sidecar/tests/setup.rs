@@ -82,16 +82,13 @@ async fn a_page_shows_the_models_of_the_key_and_no_other() {
         .get(&format!("{path}?model=alpha-opus-4-7"), &cookie)
         .await;
     assert_eq!(page.status, 200);
-    assert!(
-        page.body
-            .contains("This key cannot use the model alpha-opus-4-7.")
-    );
+    page.shows("This key cannot use the model alpha-opus-4-7.");
     let page = world
         .get(&format!("{path}?model=%3Cscript%3Ealert(1)"), &cookie)
         .await;
     assert!(!page.body.contains("<script>alert"), "not escaped");
     let twice = format!("{path}?model=a&model=b");
-    assert_eq!(world.get(&twice, &cookie).await.status, 200);
+    world.get(&twice, &cookie).await.expect(200);
 }
 
 #[tokio::test]
@@ -110,8 +107,8 @@ async fn a_key_of_another_account_and_a_revoked_key_are_not_found() {
     let (cookie, own) = account_with_key(&world, "a@example.com", &[]).await;
     let (_, other) = account_with_key(&world, "b@example.com", &[]).await;
     let path = |key: &str| format!("/dashboard/setup/codex?key={key}");
-    assert_eq!(world.get(&path(&own), &cookie).await.status, 200);
-    assert_eq!(world.get(&path(&other), &cookie).await.status, 404);
+    world.get(&path(&own), &cookie).await.expect(200);
+    world.get(&path(&other), &cookie).await.expect(404);
     let account = world
         .accounts
         .api_keys()
@@ -124,7 +121,7 @@ async fn a_key_of_another_account_and_a_revoked_key_are_not_found() {
         .api_keys()
         .revoke_key(Some(&account), &own, now_ms());
     assert!(revoked.unwrap());
-    assert_eq!(world.get(&path(&own), &cookie).await.status, 404);
+    world.get(&path(&own), &cookie).await.expect(404);
     let page = world.get("/dashboard/setup/codex", &cookie).await;
     assert!(page.body.contains("You have no key yet."));
     assert!(page.body.contains("/dashboard/keys?client=codex"));
@@ -155,7 +152,7 @@ async fn the_key_of_the_playground_is_not_offered_to_a_client() {
     assert!(page.body.contains("You have no key yet."));
     assert!(!page.body.contains(&playground));
     let named = format!("/dashboard/setup/codex?key={playground}");
-    assert_eq!(world.get(&named, &cookie).await.status, 404);
+    world.get(&named, &cookie).await.expect(404);
     let list = format!("/dashboard/setup?key={playground}");
     assert!(!world.get(&list, &cookie).await.body.contains(&playground));
 }

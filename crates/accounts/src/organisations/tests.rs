@@ -39,12 +39,7 @@ fn world() -> World {
 }
 
 pub(crate) fn open(accounts: &Accounts, email: &str) -> String {
-    let new = NewAccount {
-        email,
-        password: None,
-        role: Role::Member,
-        trial: None,
-    };
+    let new = NewAccount::new(email);
     accounts.create_account(&new, NOW).unwrap().id
 }
 

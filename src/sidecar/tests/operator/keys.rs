@@ -81,7 +81,7 @@ async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for()
     assert_eq!(asked.status, 200);
     assert!(!asked.body.contains(PASSWORD));
     // The password counts for the answer too.
-    assert_eq!(root.post(&path, "confirmed=yes").await.status, 303);
+    root.post(&path, "confirmed=yes").await.expect(303);
     let accounts = &root.world.accounts;
     assert!(
         accounts

@@ -14,12 +14,7 @@ fn count_rows(page: &TestResponse) -> usize {
 fn many_accounts(root: &Root, count: usize) {
     for index in 0..count {
         let email = format!("many{index:02}@example.com");
-        let new = NewAccount {
-            email: &email,
-            password: None,
-            role: Role::Member,
-            trial: None,
-        };
+        let new = NewAccount::new(&email);
         root.world.accounts.create_account(&new, now_ms()).unwrap();
     }
 }

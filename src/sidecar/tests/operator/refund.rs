@@ -8,13 +8,11 @@ use credits::trial::Trial;
 async fn root_with_spend() -> Root {
     let mut root = root().await;
     let new = NewAccount {
-        email: "spender@example.com",
-        password: None,
-        role: Role::Member,
         trial: Some(Trial {
             credits: Micro::new(1_000_000),
             ends_at_ms: now_ms() + 3_600_000,
         }),
+        ..NewAccount::new("spender@example.com")
     };
     let (accounts, billing) = (&root.world.accounts, &root.world.billing);
     root.account = open_account(accounts, billing.ledger(), &new, now_ms())
@@ -66,7 +64,7 @@ async fn a_refund_asks_first_and_is_posted_once() {
     let question = root.post(&root.path("refund"), &rest).await;
     assert!(question.body.contains("receives 0.0006 credits"));
     let rest = format!("{rest}&confirmed=yes");
-    assert_eq!(root.post(&root.path("refund"), &rest).await.status, 201);
+    root.post(&root.path("refund"), &rest).await.expect(201);
     assert_eq!(root.balance(), "0.997");
     assert_eq!(
         root.acts(),
@@ -139,7 +137,7 @@ async fn a_refund_that_the_ledger_would_refuse_loses_nothing_of_the_form() {
     let other = root.world.accounts.find("a@example.com").unwrap().unwrap();
     let path = format!("/dashboard/operator/accounts/{}/refund", other.id);
     let fields = format!("request={one}&ref=r&confirmed=yes");
-    assert_eq!(root.post(&path, &fields).await.status, 422);
+    root.post(&path, &fields).await.expect(422);
 
     let root = root.later();
     let fields = format!("request={one}&ref=r&confirmed=yes");
@@ -156,15 +154,15 @@ async fn a_refund_that_the_ledger_would_refuse_loses_nothing_of_the_form() {
 async fn a_deduction_asks_first() {
     let root = root().await;
     let grant = "kind=grant&credits=5&ref=g";
-    assert_eq!(root.post(&root.path("post"), grant).await.status, 201);
+    root.post(&root.path("post"), grant).await.expect(201);
     let fields = "kind=adjustment&credits=-2&ref=a&reason=a slip";
     let question = root.post(&root.path("post"), fields).await;
     assert_eq!(question.status, 200);
     assert!(question.body.contains("decreases by 2 credits"));
     assert_eq!(root.balance(), "5");
     let confirmed = format!("{fields}&confirmed=yes");
-    assert_eq!(root.post(&root.path("post"), &confirmed).await.status, 201);
+    root.post(&root.path("post"), &confirmed).await.expect(201);
     assert_eq!(root.balance(), "3");
     let added = "kind=adjustment&credits=1&ref=b&reason=a slip";
-    assert_eq!(root.post(&root.path("post"), added).await.status, 201);
+    root.post(&root.path("post"), added).await.expect(201);
 }
