@@ -93,7 +93,8 @@ fn create_account(
     texts: &mut HashMap<String, String>,
 ) {
     let now_ms = clock::now_ms();
-    let new = NewAccount::new(&format!("holder-{number}@example.test"));
+    let email = format!("holder-{number}@example.test");
+    let new = NewAccount::new(&email);
     let account = open_account(accounts, billing.ledger(), &new, now_ms).unwrap();
     let reference = format!("bench-{number}");
     assert!(
