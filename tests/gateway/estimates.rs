@@ -69,7 +69,7 @@ fn whole(world: &World, account: &Account, request: &Request) -> Value {
 /// The receipt of a stream whose client disconnects after a few events.
 fn left_early(world: &World, account: &Account, request: &Request) -> Value {
     let before = world.endings(account).len();
-    let (mut connection, mut answer) = world.begin(&request);
+    let (mut connection, mut answer) = world.begin(request);
     while answer.text().matches("\n\n").count() < 8 {
         assert!(connection.more(&mut answer), "{}", answer.text());
     }
