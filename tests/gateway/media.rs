@@ -4,6 +4,7 @@
 use crate::account::{Account, micro};
 use crate::client::{Answer, Connection, End, Request};
 use crate::prices::{line, receipt};
+use crate::scripted::{Scripted, Step, stream, stream_end};
 use crate::world::{Plan, SOON, World, wait_for};
 use serde_json::{Value, json};
 
@@ -126,6 +127,41 @@ fn speech_passes_while_it_is_made_and_costs_its_characters() {
     let refused = json!({"model": "voice", "voice": {"id": "v"}, "input": "x"});
     world.expect(400, &post(SPEECH, &account, &refused));
     nothing_was_billed(&world, &account, balance);
+}
+
+#[test]
+fn a_stream_that_ends_cleanly_is_billed_whatever_its_last_event_is_called() {
+    let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    let last = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    let done = "data: [DONE]\n\n";
+    for (events, ending, is_billed) in [
+        // vLLM's stream. What follows its mark no longer counts.
+        (vec![delta, last, done], stream_end(), true),
+        (vec![delta, last, done], Step::Close, true),
+        (vec![delta], stream_end(), true),
+        (vec![delta], Step::Close, false),
+    ] {
+        let events: Vec<_> = events.into_iter().map(ToOwned::to_owned).collect();
+        let mut steps = stream(&events);
+        steps.retain(|step| !matches!(step, Step::Send(bytes) if bytes == b"0\r\n\r\n"));
+        steps.push(ending);
+        let vendor = Scripted::start(steps);
+        let world = plan().endpoints(&[vendor.port]).start();
+        let account = world.account();
+        let balance = world.standing(&account).balance;
+        let answer = transcribe(&world, &account, "scribe", &[("stream", "true")]);
+        let text = events.concat();
+        if is_billed {
+            assert_eq!((answer.text(), answer.end()), (text, Some(End::Whole)));
+            let receipt = receipt(&world, &account, &answer);
+            assert_eq!(receipt["outcome"], "completed", "{receipt}");
+            assert_eq!(line(&receipt, "second")["units"], 7, "{receipt}");
+            nothing_was_billed(&world, &account, balance - 7_000_000);
+        } else {
+            assert_eq!(answer.end(), Some(End::Cut), "{}", answer.text());
+            nothing_was_billed(&world, &account, balance);
+        }
+    }
 }
 
 #[test]

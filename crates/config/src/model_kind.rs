@@ -276,6 +276,11 @@ mod tests {
                 "is required",
             ),
             (
+                "kind: transcription, max_audio_seconds: 0, price: {second: \"1\"}",
+                "max_audio_seconds",
+                "1 to 86400, not 0",
+            ),
+            (
                 "max_output_tokens: 9, price: {input: \"1\"}",
                 "price.output",
                 "is required",

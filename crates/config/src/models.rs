@@ -162,6 +162,10 @@ impl ModelSection<'_> {
                 "must be letters, digits and . _ : - / @",
             );
         }
+        if let Some(seconds) = model.max_audio_seconds {
+            let place = ("Model", "max_audio_seconds");
+            self.0.check_range(key, place, seconds);
+        }
         let max_output = model.max_output_tokens;
         if max_output == Some(0) || model.context_tokens == 0 {
             self.0

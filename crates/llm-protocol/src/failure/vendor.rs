@@ -503,7 +503,8 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
         504 | 524 => Kind::UpstreamTimeout,
         // If the vendor does not know a path, method or encoding, the gateway made the mistake, not
         // the caller.
-        404..=407 | 410 | 411 | 415 => Kind::UpstreamFailed,
+        415 => Kind::UpstreamFailed,
+        404..=407 | 410 | 411 if error.error_type.is_none() => Kind::UpstreamFailed,
         // No SDK has a class for any other status, but each has one for 400.
         401..=499 => Kind::InvalidRequest,
         _ => Kind::UpstreamFailed,
@@ -577,6 +578,29 @@ pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_of_the_method_is_the_vendors_own_only_with_an_error_object() {
+        let error = br#"{"error":{"message":"No.","type":"invalid_request_error"}}"#;
+        for (status, own, of_a_proxy) in [
+            (405, Kind::InvalidRequest, Kind::UpstreamFailed),
+            (406, Kind::InvalidRequest, Kind::UpstreamFailed),
+            (407, Kind::InvalidRequest, Kind::UpstreamFailed),
+            (411, Kind::InvalidRequest, Kind::UpstreamFailed),
+            (415, Kind::UpstreamFailed, Kind::UpstreamFailed),
+            (418, Kind::InvalidRequest, Kind::UpstreamFailed),
+        ] {
+            let kind = |body: &[u8]| {
+                let profile = VendorProfile::default();
+                from_vendor_response(&profile, status, None, body, "up", "public").kind
+            };
+            assert_eq!(
+                (kind(error), kind(b"<html>")),
+                (own, of_a_proxy),
+                "{status}"
+            );
+        }
+    }
 
     #[test]
     fn words_for_the_log_are_one_short_line_without_keys() {

@@ -87,7 +87,13 @@ impl MeteredAnswer {
                 }
             }
             FormReader::Events(answer) => answer.push(piece, end, out)?,
-            FormReader::Media(answer) => answer.push(piece, end, out)?,
+            FormReader::Media(answer) => match answer.push(piece, end, out)? {
+                // The words of silence are none; its sound is not.
+                Some(_) if self.terms.endpoint.plays && !answer.has_bytes() => {
+                    return Err(UpstreamError::Empty);
+                }
+                report => report,
+            },
         };
         Ok(report.map(|report: MeteredReport| self.terms.bill(&report)))
     }

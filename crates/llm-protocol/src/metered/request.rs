@@ -171,7 +171,10 @@ impl<'e> Reader<'e> {
         let members = self.endpoint.members.iter().zip(&mut self.seen);
         let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == plain)
         else {
-            return Ok(());
+            return match self.endpoint.counts_outputs(name, !part.is_file) {
+                true => Err(refuse(name, OTHER_COUNT)),
+                false => Ok(()),
+            };
         };
         let was_seen = std::mem::replace(seen, true);
         match rule {
@@ -222,6 +225,12 @@ impl<'e> Reader<'e> {
         let members = self.endpoint.members.iter().zip(&mut self.seen);
         let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == name)
         else {
+            let kind = scan.kind()?;
+            if kind != JsonKind::Null
+                && self.endpoint.counts_outputs(name, kind == JsonKind::Number)
+            {
+                return Err(refuse(name, OTHER_COUNT));
+            }
             return Ok(scan.skip()?);
         };
         if std::mem::replace(seen, true) {
@@ -480,6 +489,8 @@ impl<'e> Reader<'e> {
 /// The most images that one request may ask for. Source: `ImageGenerateParams` of openai 3.57 for
 /// Python.
 const MAX_OUTPUTS: u64 = 10;
+
+const OTHER_COUNT: &str = "Say the number of images as 'n': the gateway cannot bill another one.";
 
 const TWICE: &str = "This member occurs more than once.";
 

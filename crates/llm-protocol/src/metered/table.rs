@@ -109,6 +109,19 @@ impl MeteredEndpoint {
         }
     }
 
+    /// Whether a member that no rule is for says how many outputs a vendor makes, or holds members
+    /// that can. `is_count`: its value can be a number.
+    pub(super) fn counts_outputs(&self, name: &str, is_count: bool) -> bool {
+        let name = name.split('[').next().unwrap_or_default();
+        let letters = name.chars().filter(char::is_ascii_alphanumeric);
+        let letters = letters.collect::<String>().to_ascii_lowercase();
+        let is_known = match letters.as_str() {
+            "image" | "images" => is_count,
+            letters => OTHER_COUNTS.contains(&letters),
+        };
+        self.kind == ModelKind::Image && is_known
+    }
+
     /// Whether an answer can be something else than JSON.
     pub fn has_media(&self) -> bool {
         !self.forms.is_empty()
@@ -267,6 +280,11 @@ pub static ENDPOINTS: [MeteredEndpoint; 13] = [
             ("n", MemberRule::Outputs),
             ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
             ("svg", MemberRule::Refused(SVG)),
+            // Any other mode makes as many images as the model likes.
+            (
+                "sequential_image_generation",
+                MemberRule::OneOf(&["disabled"]),
+            ),
         ],
         sample: r#""prompt":"A dot.""#,
         ..IMAGE_ROW
@@ -282,6 +300,11 @@ pub static ENDPOINTS: [MeteredEndpoint; 13] = [
             ("n", MemberRule::Outputs),
             ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
             ("svg", MemberRule::Refused(SVG)),
+            // Any other mode makes as many images as the model likes.
+            (
+                "sequential_image_generation",
+                MemberRule::OneOf(&["disabled"]),
+            ),
         ],
         ..IMAGE_ROW
     },
@@ -316,6 +339,35 @@ pub static ENDPOINTS: [MeteredEndpoint; 13] = [
 /// Formats of an image whose tokens the model of the request counts. The others are drawn by
 /// another model, which is billed apart.
 const IMAGE_FORMATS: [&str; 3] = ["png", "webp", "jpeg"];
+
+/// Names by which servers take the number of images beside `n`, or a member that holds it, in
+/// lower case without marks.
+const OTHER_COUNTS: [&str; 24] = [
+    "batch",
+    "batchcount",
+    "batchsize",
+    "count",
+    "extrabody",
+    "generationconfig",
+    "imagecount",
+    "imagegenerationconfig",
+    "imagenum",
+    "maximages",
+    "nimages",
+    "niter",
+    "nsamples",
+    "numberofimages",
+    "numberresults",
+    "numimages",
+    "numimagesperprompt",
+    "numoutputs",
+    "numoutputsperprompt",
+    "numsamples",
+    "parameters",
+    "samplecount",
+    "samples",
+    "sequentialimagegenerationoptions",
+];
 
 const SVG: &str =
     "Vector images are not supported: another model draws them, at a price of its own.";

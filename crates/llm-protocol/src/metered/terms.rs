@@ -40,6 +40,10 @@ const INPUT_TOKENS: [CountPath; 3] = [
     ("meta", "/billed_units/input_tokens"),
 ];
 
+/// Where vendors report the tokens of an output: OpenAI, and the servers that answer as to a chat.
+const OUTPUT_TOKENS: [CountPath; 2] =
+    [("usage", "/output_tokens"), ("usage", "/completion_tokens")];
+
 /// Tokens of a generated image of medium quality, 1 024 × 1 024, for a vendor that reports none.
 /// Source: OpenAI's guide to image generation, read 2026-11.
 const IMAGE_OUTPUT_TOKENS: u64 = 1_056;
@@ -76,8 +80,8 @@ impl MeteredReport {
             (BilledUnit::Counted(unit), _) => Usage::from_units(unit, count(count_paths(unit))),
             // Source: `Usage` of `ImagesResponse` in openai 3.57 for Python.
             (BilledUnit::Tokens, ModelKind::Image) => {
-                let input = count(&[("usage", "/input_tokens")]);
-                let output = count(&[("usage", "/output_tokens")]);
+                let input = count(&[("usage", "/input_tokens"), ("usage", "/prompt_tokens")]);
+                let output = count(&OUTPUT_TOKENS);
                 // Without details, what the text cannot be is images.
                 let images = count(&[("usage", "/input_tokens_details/image_tokens")])
                     .max(input.saturating_sub(terms.bound.input))
@@ -93,12 +97,12 @@ impl MeteredReport {
             }
             // Source: `UsageTokens` of `Transcription` in openai 3.57 for Python.
             (BilledUnit::Tokens, ModelKind::Transcription) => {
-                let input = count(&[("usage", "/input_tokens")]);
+                let input = count(&[("usage", "/input_tokens"), ("usage", "/prompt_tokens")]);
                 let text = count(&[("usage", "/input_token_details/text_tokens")]).min(input);
                 Usage {
                     input: text,
                     audio_input: input.saturating_sub(text),
-                    output: count(&[("usage", "/output_tokens")]),
+                    output: count(&OUTPUT_TOKENS),
                     ..Usage::default()
                 }
             }
@@ -197,6 +201,13 @@ impl MeteredTerms {
                     let seconds = seconds.max(self.estimate.units(unit));
                     Usage::from_units(unit, seconds)
                 }
+                (BilledUnit::Tokens, _) if self.endpoint.kind == ModelKind::Image => Usage {
+                    image_output: report
+                        .items
+                        .saturating_mul(IMAGE_OUTPUT_TOKENS)
+                        .max(self.estimate.image_output),
+                    ..self.estimate
+                },
                 _ => self.estimate,
             };
             (cap(of_text, &self.bound).0, UsageVerdict::Estimated)

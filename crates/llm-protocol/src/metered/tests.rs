@@ -606,6 +606,11 @@ fn a_form_without_its_file_or_with_something_that_is_not_billed_is_refused() {
             "Vector images",
         ),
         (
+            "/v1/images/generations",
+            json!({"model": "m", "prompt": "p", "sequential_image_generation": "auto"}),
+            "disabled",
+        ),
+        (
             "/v1/audio/speech",
             json!({"model": "m", "input": "x", "voice": {"id": "v"}}),
             "expected a string",
@@ -623,6 +628,50 @@ fn a_form_without_its_file_or_with_something_that_is_not_billed_is_refused() {
             failure.message
         );
     }
+}
+
+#[test]
+fn the_number_of_images_has_one_name() {
+    for (name, value) in [
+        ("image", json!(4)),
+        ("images", json!(4)),
+        ("batch_size", json!(4)),
+        ("batchSize", json!("4")),
+        ("num_images_per_prompt", json!(4)),
+        ("samples", json!(4)),
+        ("extra_body", json!({"n": 4})),
+        (
+            "sequential_image_generation_options",
+            json!({"max_images": 15}),
+        ),
+    ] {
+        let mut body = json!({"model": "m", "prompt": "p"});
+        body[name] = value;
+        let failure = read("/v1/images/generations", &body).unwrap_err();
+        assert!(
+            failure.message.contains("as 'n'"),
+            "{name}: {}",
+            failure.message
+        );
+    }
+    let passes = json!({"model": "m", "prompt": "p", "batch_size": null, "image": "data:x",
+        "images": [], "num_inference_steps": 4, "partial_images": 2, "seed": 1});
+    assert!(read("/v1/images/generations", &passes).is_ok());
+    let speech = json!({"model": "m", "input": "x", "voice": "v", "batch_size": 4});
+    assert!(read("/v1/audio/speech", &speech).is_ok());
+    let edit = |name, file| {
+        let parts = [
+            ("model", None, b"m".as_slice()),
+            ("image", Some("a"), b"x"),
+            ("prompt", None, b"p"),
+            (name, file, b"4"),
+        ];
+        read_form("/v1/images/edits", &parts)
+    };
+    for name in ["num_images", "extra_body[n]", "images"] {
+        assert!(edit(name, None).is_err(), "{name}");
+    }
+    assert!(edit("images", Some("b")).is_ok());
 }
 
 #[test]
@@ -722,6 +771,8 @@ fn images_are_billed_by_their_tokens_or_by_their_number_also_when_they_are_strea
     let unit = BilledUnit::Counted(CountedUnit::Image);
     let counted = MeteredTerms::new(endpoint(IMAGES), unit, &request.content, &LIMITS);
     assert_eq!((counted.bound.images, streamed(counted).images), (2, 2));
+    let more = metered(terms, &json!({"data": [{}, {}, {}]}));
+    assert_eq!(more.usage.image_output, 3 * 1_056);
     let three = json!({"data": [{"b64_json": "[{}]"}, {"url": "x"}, {}]});
     let found = metered(counted, &three);
     let over = UsageVerdict::Implausible(Excess {
@@ -745,10 +796,10 @@ fn events_that_break_off_or_report_an_error_are_no_answer_and_their_end_is_kept_
     };
     let partial = "data: {\"type\":\"image_generation.partial_image\"}\n\n";
     let done = "data: {\"type\":\"image_generation.completed\"}\n\n";
-    assert_eq!(
-        outcome(partial, true),
-        (Err(UpstreamError::Cut), partial.to_owned())
-    );
+    let (billed, shown) = outcome(partial, true);
+    let verdict = billed.map(|billed| billed.map(|billed| billed.verdict));
+    assert_eq!(verdict, Ok(Some(UsageVerdict::Estimated)));
+    assert_eq!(shown, partial, "the whole body, without an end of its own");
     assert_eq!(
         outcome(&format!("{partial}{done}"), false),
         (Ok(None), partial.to_owned())
@@ -769,9 +820,177 @@ fn events_that_break_off_or_report_an_error_are_no_answer_and_their_end_is_kept_
     );
     let large = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(100));
     assert_eq!(outcome(&large, false).0, Err(UpstreamError::TooLarge));
-    let mut silent = MeteredAnswer::new(any_terms(), MeteredForm::Media, "p", 9);
+    let many = format!("{done}{}", ": mark\n\n".repeat(30));
+    assert_eq!(outcome(&many, false).0, Err(UpstreamError::TooLarge));
+}
+
+#[test]
+fn words_may_be_empty_but_sound_may_not() {
+    let silent = |path: &str, body: Value| {
+        let terms = MeteredTerms::new(
+            endpoint(path),
+            BilledUnit::Counted(CountedUnit::Character),
+            &read("/v1/audio/speech", &body).unwrap().content,
+            &LIMITS,
+        );
+        let mut answer = MeteredAnswer::new(terms, MeteredForm::Media, "p", 9);
+        answer.push(b"", true, &mut Vec::new())
+    };
+    let body = json!({"model": "m", "input": "hum", "voice": "v"});
     assert_eq!(
-        silent.push(b"", true, &mut Vec::new()),
+        silent("/v1/audio/speech", body.clone()),
         Err(UpstreamError::Empty)
     );
+    let words = silent(TRANSCRIPTIONS, body).unwrap().unwrap();
+    assert_eq!(words.usage.characters, 3);
+}
+
+#[test]
+fn a_stream_without_an_end_of_openais_is_billed_at_done_or_where_it_ends() {
+    let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    let last =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"!\"},\"finish_reason\":\"stop\"}]}\n\n";
+    let running = "data: {\"choices\":[{\"delta\":{}}],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":2}}\n\n";
+    let usage =
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":4}}\n\n";
+    let done = "data: [DONE]\n\n";
+    let parts = [
+        ("model", None, b"m".as_slice()),
+        ("file", Some("a"), &wav(75)),
+    ];
+    let content = read_form(TRANSCRIPTIONS, &parts).unwrap().content;
+    let terms = |unit| MeteredTerms::new(endpoint(TRANSCRIPTIONS), unit, &content, &LIMITS);
+    let seconds = terms(BilledUnit::Counted(CountedUnit::Second));
+    let tokens = terms(BilledUnit::Tokens);
+    // `shown`: what the client has before the debit.
+    for (terms, events, end, shown) in [
+        (seconds, vec![delta, last, done], false, delta),
+        (seconds, vec![delta, last, usage, done], false, delta),
+        (tokens, vec![delta, last, done], false, delta),
+        (tokens, vec![delta, last, usage, done], false, delta),
+        (tokens, vec![delta, running, last, usage], true, ""),
+        (seconds, vec![delta, done], false, delta),
+        (seconds, vec![delta], true, delta),
+    ] {
+        let text = events.concat();
+        let mut out = Vec::new();
+        let mut answer = MeteredAnswer::new(terms, MeteredForm::Events, "p", 1_000);
+        let found = answer.push(text.as_bytes(), end, &mut out).unwrap();
+        let found = found.unwrap_or_else(|| panic!("free: {text}"));
+        assert!(shown.is_empty() || out == shown.as_bytes(), "{text}");
+        out.append(&mut answer.take_last());
+        assert_eq!(String::from_utf8(out).unwrap(), text);
+        match terms.unit {
+            BilledUnit::Counted(_) => assert_eq!(found.usage.seconds, 8),
+            BilledUnit::Tokens if events.contains(&usage) => {
+                assert_eq!((found.usage.audio_input, found.usage.output), (20, 4));
+                assert_eq!(found.verdict, UsageVerdict::Exact);
+            }
+            BilledUnit::Tokens => assert_eq!(found.usage, terms.estimate()),
+        }
+    }
+    for nothing in [done, ": mark\n\n", ""] {
+        let mut answer = MeteredAnswer::new(seconds, MeteredForm::Events, "p", 1_000);
+        let found = answer.push(nothing.as_bytes(), true, &mut Vec::new());
+        assert_eq!(found, Err(UpstreamError::Cut), "{nothing}");
+    }
+}
+
+#[test]
+fn a_wav_file_is_as_long_as_any_decoder_can_read_it() {
+    let chunk = |name: &[u8; 4], told: u32, body: &[u8]| {
+        [name, told.to_le_bytes().as_slice(), body].concat()
+    };
+    let format = |kind: u16, rate: u32, bits: u16, more: &[u8]| {
+        let block = bits / 8;
+        let mut body = [kind.to_le_bytes(), 1_u16.to_le_bytes()].concat();
+        body.extend(rate.to_le_bytes());
+        body.extend((rate * u32::from(block)).to_le_bytes());
+        body.extend([block.to_le_bytes(), bits.to_le_bytes()].concat());
+        body.extend(more);
+        chunk(b"fmt ", u32::try_from(body.len()).unwrap(), &body)
+    };
+    let sound = vec![0x80; 80_000];
+    let data = |told: u32| chunk(b"data", told, &sound);
+    let eight = || format(1, 8_000, 8, &[]);
+    let seconds = |chunks: &[Vec<u8>]| {
+        let file = [b"RIFF\xff\xff\xff\xffWAVE".to_vec(), chunks.concat()].concat();
+        let length = super::audio::length(&file);
+        (length.seconds.unwrap_or(0), length.is_exact)
+    };
+    let small = chunk(b"data", 4, b"abcd");
+    let list = chunk(b"LIST", 12, b"data\x04\0\0\0abcd");
+    let cover = chunk(b"id3 ", 80_000, &sound);
+    // 8 valid bits of 32, as integers.
+    let mut extended = vec![22, 0, 8, 0, 0, 0, 0, 0, 1, 0];
+    extended.extend([0; 14]);
+    for (name, chunks, expected) in [
+        ("plain", vec![eight(), data(80_000)], (10, true)),
+        ("piped", vec![eight(), data(u32::MAX)], (10, true)),
+        ("piped without a length", vec![eight(), data(0)], (10, true)),
+        (
+            "metadata",
+            vec![eight(), list, cover.clone(), data(80_000)],
+            (10, true),
+        ),
+        (
+            "a small data first",
+            vec![eight(), small, data(80_000)],
+            (11, true),
+        ),
+        (
+            "an empty data, then metadata",
+            vec![eight(), chunk(b"data", 0, b""), cover],
+            (11, true),
+        ),
+        ("a short data", vec![eight(), data(8)], (10, true)),
+        (
+            "an unknown chunk",
+            vec![eight(), chunk(b"xxxx", 80_000, &sound)],
+            (11, true),
+        ),
+        (
+            "a chunk beyond the end",
+            vec![eight(), chunk(b"LIST", 1 << 30, &data(80_000))],
+            (11, true),
+        ),
+        (
+            "a second format",
+            vec![format(1, 8_000_000, 8, &[]), eight(), data(80_000)],
+            (10, true),
+        ),
+        (
+            "a faster format last",
+            vec![eight(), format(1, 8_000_000, 8, &[]), data(80_000)],
+            (10, true),
+        ),
+        (
+            "a format after the data",
+            vec![format(1, 8_000_000, 8, &[]), data(80_000), eight()],
+            (10, true),
+        ),
+        (
+            "fewer valid bits",
+            vec![format(0xfffe, 8_000, 32, &extended), data(80_000)],
+            (10, true),
+        ),
+        (
+            "more bits than a law has",
+            vec![format(7, 8_000, 32, &[]), data(80_000)],
+            (10, true),
+        ),
+        (
+            "a compressed format",
+            vec![format(0x11, 8_000, 8, &[]), data(80_000)],
+            (10, false),
+        ),
+        ("no format", vec![data(80_000)], (0, false)),
+        (
+            "no rate",
+            vec![format(1, 0, 8, &[]), data(80_000)],
+            (0, false),
+        ),
+    ] {
+        assert_eq!(seconds(&chunks), expected, "{name}");
+    }
 }

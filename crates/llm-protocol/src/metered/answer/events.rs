@@ -5,6 +5,7 @@
 
 use crate::metered::terms::{MeteredReport, MeteredTerms};
 use crate::sse::SseDecoder;
+use crate::usage::Usage;
 use crate::vendor_response::UpstreamError;
 use serde_json::Value;
 
@@ -13,12 +14,23 @@ use serde_json::Value;
 /// openai 3.57 for Python.
 const ENDS: [&str; 2] = [".done", ".completed"];
 
+/// Events that may be kept back, as a multiple of the largest event.
+const MAX_KEPT_EVENTS: usize = 2;
+
 /// An answer whose events pass, but for the last one that ends an output and what follows it.
+///
+/// It is complete at `[DONE]`, or where its body ends without a cut: the servers of other vendors
+/// have no event of [`ENDS`].
 #[derive(Debug)]
 pub(super) struct EventsAnswer {
     terms: MeteredTerms,
     decoder: SseDecoder,
+    kept_max: usize,
     report: MeteredReport,
+    /// The last usage outside of such an event: vLLM counts up in each chunk.
+    running: Usage,
+    has_content: bool,
+    is_done: bool,
     /// From the last event that ends an output.
     kept: Vec<u8>,
 }
@@ -28,7 +40,11 @@ impl EventsAnswer {
         Self {
             terms,
             decoder: SseDecoder::new(event_bytes),
+            kept_max: event_bytes.saturating_mul(MAX_KEPT_EVENTS),
             report: MeteredReport::default(),
+            running: Usage::default(),
+            has_content: false,
+            is_done: false,
             kept: Vec::new(),
         }
     }
@@ -41,27 +57,36 @@ impl EventsAnswer {
     ) -> Result<Option<MeteredReport>, UpstreamError> {
         self.decoder.feed(piece);
         self.read_events(out)?;
-        if !end {
+        if end {
+            // What follows the last blank line is an event too.
+            self.decoder.close();
+            self.read_events(out)?;
+        }
+        if !end && !self.is_done {
             return Ok(None);
         }
-        // What follows the last blank line is an event too.
-        self.decoder.close();
-        self.read_events(out)?;
-        match self.kept.is_empty() {
-            true => Err(UpstreamError::Cut),
-            false => Ok(Some(self.report)),
+        if !self.has_content {
+            return Err(UpstreamError::Cut);
         }
+        if self.report.usage.is_zero() {
+            self.report.usage = self.running;
+        }
+        Ok(Some(self.report))
     }
 
     fn read_events(&mut self, out: &mut Vec<u8>) -> Result<(), UpstreamError> {
-        loop {
+        while !self.is_done {
+            if self.kept.len() > self.kept_max {
+                return Err(UpstreamError::TooLarge);
+            }
             let event = self.decoder.next_event();
             let Some(event) = event.map_err(|_| UpstreamError::TooLarge)? else {
                 return Ok(());
             };
-            let Some(data) = event.data.filter(|data| *data != b"[DONE]") else {
-                // Nothing of a comment or a mark is lost, and neither ends an output.
-                let to = if self.kept.is_empty() {
+            self.is_done = event.data == Some(b"[DONE]");
+            let Some(data) = event.data.filter(|_| !self.is_done) else {
+                // Nothing of a comment or a mark is lost.
+                let to = if self.kept.is_empty() && !self.is_done {
                     &mut *out
                 } else {
                     &mut self.kept
@@ -82,15 +107,32 @@ impl EventsAnswer {
                 return Err(UpstreamError::from_error_body(body.as_bytes()));
             }
             let ends = ENDS.iter().any(|ending| kind.ends_with(ending));
-            out.append(&mut self.kept);
+            let choices = data.get("choices").and_then(Value::as_array);
+            let is_last = |choice: &Value| choice["finish_reason"].is_string();
+            let finishes = choices.is_some_and(|choices| choices.iter().all(is_last));
+            // A chunk of the usage has no choice, and follows the last one that has.
+            if choices.is_none_or(|choices| !choices.is_empty()) {
+                self.has_content = true;
+                out.append(&mut self.kept);
+            }
+            if !ends {
+                let mut report = MeteredReport::default();
+                report.add(&self.terms, |name| data.get(name).cloned());
+                if !report.usage.is_zero() {
+                    self.running = report.usage;
+                }
+            }
             if ends {
                 self.report.items = self.report.items.saturating_add(1);
                 self.report.add(&self.terms, |name| data.get(name).cloned());
+            }
+            if ends || finishes {
                 self.kept.extend_from_slice(event.raw);
             } else {
                 out.extend_from_slice(event.raw);
             }
         }
+        Ok(())
     }
 
     pub(super) fn take_last(&mut self) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! An answer of bytes that the gateway does not read: audio, or a text such as subtitles.
 //!
-//! It must not know what is billed.
+//! It must not know what is billed, nor whether an answer may be empty.
 
 use crate::metered::terms::MeteredReport;
 use crate::vendor_response::UpstreamError;
@@ -35,13 +35,14 @@ impl MediaAnswer {
         if !end {
             return Ok(None);
         }
-        if self.last.is_none() {
-            return Err(UpstreamError::Empty);
-        }
         Ok(Some(MeteredReport {
             seconds: last_cue_seconds(&self.tail),
             ..MeteredReport::default()
         }))
+    }
+
+    pub(super) fn has_bytes(&self) -> bool {
+        self.last.is_some()
     }
 
     pub(super) fn take_last(&mut self) -> Vec<u8> {
