@@ -118,10 +118,13 @@ impl LinkRows<'_> {
             )?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [&account])?;
             if ends_credentials {
+                let mut ended = vec![account.clone()];
                 if !by_operator && !is_verified(transaction, &account)? {
-                    end_unproven(transaction, &account, act, now_ms)?;
+                    ended.extend(end_unproven(transaction, &account, act, now_ms)?);
                 }
-                revoke_keys(transaction, &account, now_ms)?;
+                for account in &ended {
+                    revoke_keys(transaction, account, now_ms)?;
+                }
                 webhooks::remove(transaction, &account, now_ms)?;
             }
             if !by_operator {

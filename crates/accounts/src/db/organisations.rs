@@ -3,7 +3,6 @@
 //! Each change checks the rules of `membership.rs` in its own transaction, so that a role that is
 //! taken away counts at once. This file must not see an invitation's token.
 
-use super::account_lifecycle::revoke_keys;
 use super::audit::{self, AuditEntry, NewAuditLine};
 use super::rows::first_column;
 use super::views::OrganisationRows;
@@ -589,8 +588,8 @@ pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusq
     )
 }
 
-/// Returns what the first proof of a person's mailbox ends, by the organisations' names. Who made an
-/// organisation without an operator is its first owner.
+/// Returns what the first proof of a person's mailbox ends, by the organisations' names. The first
+/// owner of an organisation is who made it, unless an operator did.
 fn unproven(connection: &Connection, person: &str) -> rusqlite::Result<Vec<UnprovenOrganisation>> {
     let managed: Vec<(String, String, bool, bool)> = connection
         .prepare_cached(
@@ -686,14 +685,15 @@ fn has_webhook_of(
 }
 
 /// Ends what a stranger who signed up with the address of a person could have made in
-/// organisations, and the person's invitations. The keys of the person are the caller's to end.
-/// `act` is the first proof of the mailbox.
+/// organisations, and the person's invitations. Returns the organisations of the person alone, whose
+/// keys the caller ends, like the person's. `act` is the first proof of the mailbox.
 pub(crate) fn end_unproven(
     transaction: &Transaction<'_>,
     person: &str,
     act: &AuditEntry<'_>,
     now_ms: i64,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<Vec<String>> {
+    let mut own = Vec::new();
     for UnprovenOrganisation { account, ends, .. } in unproven(transaction, person)? {
         let members = match &ends {
             FirstProofEnds::Others => others(transaction, &account, person)?,
@@ -712,15 +712,7 @@ pub(crate) fn end_unproven(
             ] {
                 transaction.execute(statement, member)?;
             }
-            transaction.execute(
-                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
-                 WHERE account = ?1 AND member = ?2 AND status <> 'revoked'",
-                params![member[0], member[1], now_ms],
-            )?;
-        }
-        if ends == FirstProofEnds::Others {
-            revoke_keys(transaction, &account, now_ms)?;
-            transaction.execute("DELETE FROM member_invite WHERE account = ?1", [&account])?;
+            end_keys(transaction, member[0], member[1], None, now_ms)?;
         }
         if matches!(
             ends,
@@ -728,10 +720,13 @@ pub(crate) fn end_unproven(
         ) {
             webhooks::remove(transaction, &account, now_ms)?;
         }
+        if ends == FirstProofEnds::Others {
+            transaction.execute("DELETE FROM member_invite WHERE account = ?1", [&account])?;
+            own.push(account);
+        }
     }
-    transaction
-        .execute("DELETE FROM member_invite WHERE invited_by = ?1", [person])
-        .map(drop)
+    transaction.execute("DELETE FROM member_invite WHERE invited_by = ?1", [person])?;
+    Ok(own)
 }
 
 /// Returns the members of an organisation but one.
