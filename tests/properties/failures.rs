@@ -395,7 +395,8 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             json!({"detail": "Not Found"}).to_string(),
             Kind::UpstreamFailed,
         ),
-        (405, chat(INVALID, "", "m"), Kind::UpstreamFailed),
+        (405, chat(INVALID, "", "m"), Kind::InvalidRequest),
+        (405, "<html>".to_owned(), Kind::UpstreamFailed),
         // A model that was retired, an object that was deleted, a path that was removed.
         (
             410,
