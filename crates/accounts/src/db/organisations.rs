@@ -685,8 +685,8 @@ fn has_webhook_of(
 }
 
 /// Ends what a stranger who signed up with the address of a person could have made in
-/// organisations, and the person's invitations. Returns the organisations of the person alone, whose
-/// keys the caller ends, like the person's. `act` is the first proof of the mailbox.
+/// organisations, and the person's invitations. Returns the organisations of the person alone: the
+/// caller ends their keys, like the person's. `act` is the first proof of the mailbox.
 pub(crate) fn end_unproven(
     transaction: &Transaction<'_>,
     person: &str,
