@@ -394,8 +394,8 @@ mod tests {
     #[test]
     fn a_reader_that_stands_still_holds_up_a_flush_up_to_its_limit() {
         let dir = tempfile::tempdir().unwrap();
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
         let log = AccessLog::start(&LogDestination::File(pipe.clone()), 16_384).unwrap();
         // More than a pipe and a batch hold.
