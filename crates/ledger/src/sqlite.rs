@@ -73,7 +73,7 @@ pub(crate) fn explain(path: &Path, operation: &'static str, source: rusqlite::Er
             io::ErrorKind::IsADirectory,
             "is a directory, but must be a file",
         ),
-        _ if damage::is_sqlite_damage(&source) => of_path(
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => of_path(
             io::ErrorKind::InvalidData,
             "is damaged, or is no database of SQLite",
         ),
