@@ -297,7 +297,7 @@ fn play_all(world: &World, mut cases: Vec<Case>) {
 fn play_round(world: &World, cases: &[Case], round: usize) -> Vec<Case> {
     let email = format!("round-{round}@example.test");
     let account = world.account_with(&email, &["--no-trial"]);
-    world.grant(&account, "1000000", "funds");
+    world.grant(&account, "1000000", &format!("funds of round {round}"));
     let played: Vec<Played> = std::thread::scope(|scope| {
         let account = &account;
         let plays = cases.iter().enumerate();
