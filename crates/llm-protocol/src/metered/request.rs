@@ -7,7 +7,7 @@
 use super::audio;
 use super::content::MeteredContent;
 use super::form::{self, FormPart};
-use super::table::{MemberRule, MeteredEndpoint, ModelKind};
+use super::table::{MemberRule, MeteredEndpoint, ModelKind, NO_REFERENCE};
 use crate::Protocol;
 use crate::failure::Failure;
 use crate::json::edit::{self, JsonEdit};
@@ -173,7 +173,8 @@ impl<'e> Reader<'e> {
         else {
             return match self.endpoint.counts_outputs(name, !part.is_file) {
                 true => Err(refuse(name, OTHER_COUNT)),
-                false => Ok(()),
+                false if part.is_file || !self.may_hold_media(name) => Ok(()),
+                false => self.media(name, name, text()?),
             };
         };
         let was_seen = std::mem::replace(seen, true);
@@ -231,6 +232,9 @@ impl<'e> Reader<'e> {
             {
                 return Err(refuse(name, OTHER_COUNT));
             }
+            if self.may_hold_media(name) {
+                return self.media_in(scan, name, name);
+            }
             return Ok(scan.skip()?);
         };
         if std::mem::replace(seen, true) {
@@ -285,6 +289,41 @@ impl<'e> Reader<'e> {
             }
             MemberRule::Refused(why) => Err(refuse(name, why)),
         }
+    }
+
+    /// Whether a member that no rule is for may hold media that the vendor counts.
+    fn may_hold_media(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let generates = [ModelKind::Image, ModelKind::Transcription].contains(&self.endpoint.kind);
+        let mut media = MEDIA.iter().chain(&SOURCES);
+        generates && media.any(|media| name.contains(media))
+    }
+
+    /// Reads the texts in a member that may hold media. `key`: the innermost name of the value.
+    fn media_in(&mut self, scan: &mut JsonScanner<'_>, name: &str, key: &str) -> ParseResult {
+        match scan.kind()? {
+            JsonKind::String => {
+                let text = scan.string()?;
+                self.media(name, key, text.value().as_deref().unwrap_or_default())
+            }
+            JsonKind::Array => scan.array(|scan| self.media_in(scan, name, key)),
+            JsonKind::Object => scan.object(|scan, key| self.media_in(scan, name, &key.name())),
+            _ => Ok(scan.skip()?),
+        }
+    }
+
+    /// Refuses media at another place, and counts those that are in the request.
+    fn media(&mut self, name: &str, key: &str, text: &str) -> ParseResult {
+        let begin = text.as_bytes().get(..SCHEME_BYTES.min(text.len()));
+        let has_scheme = begin.is_some_and(|begin| begin.windows(3).any(|part| part == b"://"));
+        if has_scheme || key.ends_with("file_id") {
+            return Err(refuse(name, NO_REFERENCE));
+        }
+        if text.starts_with("data:") || text.len() >= MIN_MEDIA_BYTES {
+            let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+            self.content.file_bytes = self.content.file_bytes.saturating_add(size);
+        }
+        Ok(())
     }
 
     /// Refuses a member that differs from a known one only in case: some servers ignore case.
@@ -510,6 +549,15 @@ const LISTS: &str = "lists of strings";
 
 /// Parts of the names of members whose value a vendor may fetch or count as more than text.
 const MEDIA: [&str; 7] = ["image", "url", "uri", "pdf", "file", "audio", "video"];
+
+/// The same for a request whose model generates from media, beside [`MEDIA`].
+const SOURCES: [&str; 2] = ["mask", "reference"];
+
+/// The least size of an image as text: a PNG of one pixel has 67 bytes, 92 in base64.
+const MIN_MEDIA_BYTES: usize = 80;
+
+/// The bytes of an address that hold its scheme.
+const SCHEME_BYTES: usize = 16;
 
 const MEDIA_REFUSED: &str =
     "Documents with images or other media are not supported: send objects with texts.";

@@ -397,8 +397,8 @@ const TRANSCRIPTION_ROW: MeteredEndpoint = MeteredEndpoint {
     ..JSON_ROW
 };
 
-const NO_REFERENCE: &str =
-    "Audio at another place is not supported, because its length is unknown: send it as 'file'.";
+pub(super) const NO_REFERENCE: &str =
+    "Media at another place are not supported, because their size is unknown: send the data.";
 
 /// Cohere's own embeddings. The answer has an object with a list of vectors of each type, in the
 /// first version also a list alone.

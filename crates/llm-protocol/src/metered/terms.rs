@@ -184,8 +184,27 @@ impl MeteredTerms {
         self.estimate
     }
 
+    /// Returns the estimate for an answer, of which a report may show the size.
+    fn estimate_of(&self, report: &MeteredReport) -> Usage {
+        match (self.unit, report.seconds) {
+            (BilledUnit::Counted(unit @ CountedUnit::Second), Some(seconds)) => {
+                let seconds = seconds.max(self.estimate.units(unit));
+                Usage::from_units(unit, seconds)
+            }
+            (BilledUnit::Tokens, _) if self.endpoint.kind == ModelKind::Image => Usage {
+                image_output: report
+                    .items
+                    .saturating_mul(IMAGE_OUTPUT_TOKENS)
+                    .max(self.estimate.image_output),
+                ..self.estimate
+            },
+            _ => self.estimate,
+        }
+    }
+
     /// Returns the usage to bill. A count of zero, a negative one and one that is no number are
-    /// estimated; a count above the bound is billed at the bound.
+    /// estimated, the input and the output each by itself: a vendor may count a prompt and not the
+    /// images. A count above the bound is billed at the bound.
     pub(super) fn bill(&self, report: &MeteredReport) -> MeteredUsage {
         let shown = match self.unit {
             // What was asked for is what is billed.
@@ -195,28 +214,13 @@ impl MeteredTerms {
             }
             BilledUnit::Counted(_) | BilledUnit::Tokens => report.usage,
         };
-        let (usage, verdict) = if shown.is_zero() {
-            let of_text = match (self.unit, report.seconds) {
-                (BilledUnit::Counted(unit @ CountedUnit::Second), Some(seconds)) => {
-                    let seconds = seconds.max(self.estimate.units(unit));
-                    Usage::from_units(unit, seconds)
-                }
-                (BilledUnit::Tokens, _) if self.endpoint.kind == ModelKind::Image => Usage {
-                    image_output: report
-                        .items
-                        .saturating_mul(IMAGE_OUTPUT_TOKENS)
-                        .max(self.estimate.image_output),
-                    ..self.estimate
-                },
-                _ => self.estimate,
-            };
-            (cap(of_text, &self.bound).0, UsageVerdict::Estimated)
-        } else {
-            let (usage, excess) = cap(shown, &self.bound);
-            match excess == Excess::default() {
-                true => (usage, UsageVerdict::Exact),
-                false => (usage, UsageVerdict::Implausible(excess)),
-            }
+        let (mut usage, excess) = cap(shown, &self.bound);
+        let estimate = cap(self.estimate_of(report), &self.bound).0;
+        let is_estimated = fill(&mut usage, &estimate) || shown.is_zero();
+        let verdict = match (excess == Excess::default(), is_estimated) {
+            (false, _) => UsageVerdict::Implausible(excess),
+            (true, true) => UsageVerdict::Estimated,
+            (true, false) => UsageVerdict::Exact,
         };
         MeteredUsage {
             usage,
@@ -246,6 +250,27 @@ fn estimated_tokens(kind: ModelKind, content: &MeteredContent) -> Usage {
         },
         _ => usage,
     }
+}
+
+/// Fills the input, the output and the units that count nothing from `estimate`. Returns whether
+/// this changed anything.
+fn fill(usage: &mut Usage, estimate: &Usage) -> bool {
+    let (before, mut estimate) = (*usage, *estimate);
+    for side in [&INPUT_CLASSES[..], &OUTPUT_CLASSES[..]] {
+        if side.iter().all(|class| *class(usage) == 0) {
+            side.iter()
+                .for_each(|class| *class(usage) = *class(&mut estimate));
+        }
+    }
+    for unit in CountedUnit::ALL {
+        let count = usage.units_mut(unit);
+        *count = if *count == 0 {
+            estimate.units(unit)
+        } else {
+            *count
+        };
+    }
+    *usage != before
 }
 
 /// Lowers each count to that of `bound`, and says which were above it.

@@ -559,7 +559,7 @@ fn a_form_without_its_file_or_with_something_that_is_not_billed_is_refused() {
         (
             TRANSCRIPTIONS,
             vec![model, file, ("url", None, b"http://x")],
-            "Audio at another place",
+            "Media at another place",
         ),
         (
             "/v1/images/edits",
@@ -628,6 +628,63 @@ fn a_form_without_its_file_or_with_something_that_is_not_billed_is_refused() {
             failure.message
         );
     }
+}
+
+#[test]
+fn an_image_at_another_place_is_refused_and_one_in_the_request_counts() {
+    let generation = |name: &str, value: &Value| {
+        let mut body = json!({"model": "m", "prompt": "p"});
+        body[name] = value.clone();
+        read("/v1/images/generations", &body)
+    };
+    for (name, value) in [
+        ("image", json!("https://example.test/a.png")),
+        ("image_url", json!("HTTP://example.test/a.png")),
+        (
+            "images",
+            json!(["data:image/png;base64,AA", "s3://bucket/a"]),
+        ),
+        (
+            "reference_images",
+            json!([{"image_url": {"url": "https://example.test/a"}}]),
+        ),
+        ("mask", json!({"file_id": "file-1"})),
+        ("file_id", json!("file-1")),
+    ] {
+        let failure = generation(name, &value).unwrap_err();
+        assert_eq!(failure.param.as_deref(), Some(name), "{value}");
+        assert!(failure.message.contains("another place"), "{value}");
+    }
+    let limits = |request: MeteredRequest| {
+        let terms = endpoint("/v1/images/generations");
+        MeteredTerms::new(terms, BilledUnit::Tokens, &request.content, &LIMITS)
+            .bound
+            .image_input
+    };
+    for (name, value, expected) in [
+        (
+            "image",
+            json!(["data:image/png;base64,AA"]),
+            LIMITS.context_tokens,
+        ),
+        ("input_image", json!("A".repeat(92)), LIMITS.context_tokens),
+        ("image_size", json!("1024x1024"), 0),
+        ("user", json!("https://example.test/people/1"), 0),
+    ] {
+        assert_eq!(
+            limits(generation(name, &value).unwrap()),
+            expected,
+            "{name}"
+        );
+    }
+    let parts = [
+        ("model", None, b"m".as_slice()),
+        ("image", Some("a"), b"x"),
+        ("prompt", None, b"p"),
+        ("image_url", None, b"https://example.test/a"),
+    ];
+    let failure = read_form("/v1/images/edits", &parts).unwrap_err();
+    assert_eq!(failure.param.as_deref(), Some("image_url"));
 }
 
 #[test]
@@ -750,11 +807,20 @@ fn images_are_billed_by_their_tokens_or_by_their_number_also_when_they_are_strea
         "input_tokens_details": {"text_tokens": 9, "image_tokens": 0}});
     let found = metered(terms, &json!({"data": [{}, {}], "usage": usage})).usage;
     assert_eq!((found.input, found.image_output), (9, 272));
-    let found = metered(terms, &json!({"data": [{}, {}]}));
-    assert_eq!(
-        (found.usage.image_output, found.verdict),
-        (2 * 1_056, UsageVerdict::Estimated)
-    );
+    // The input and the output are estimated each by itself.
+    for (usage, input, output) in [
+        (json!(null), 2, 2 * 1_056),
+        (json!({"input_tokens": 9, "output_tokens": 0}), 9, 2 * 1_056),
+        (json!({"input_tokens": 9}), 9, 2 * 1_056),
+        (json!({"input_tokens": -1, "output_tokens": 272}), 2, 272),
+    ] {
+        let found = metered(terms, &json!({"data": [{}, {}], "usage": usage}));
+        assert_eq!(
+            (found.usage.input, found.usage.image_output, found.verdict),
+            (input, output, UsageVerdict::Estimated),
+            "{usage}"
+        );
+    }
     let completed = json!({"type": "image_generation.completed", "b64_json": "AA", "usage": usage});
     let partial = json!({"type": "image_generation.partial_image", "b64_json": "A"});
     let events = format!(
