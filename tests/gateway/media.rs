@@ -165,6 +165,36 @@ fn a_stream_that_ends_cleanly_is_billed_whatever_its_last_event_is_called() {
 }
 
 #[test]
+fn a_body_of_no_bytes_is_the_words_of_silence_and_nothing_else() {
+    for (kind, is_billed) in [
+        ("text/plain", true),
+        ("text/vtt", true),
+        ("application/json", false),
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 0\r\n\r\n");
+        let vendor = Scripted::start(vec![Step::Send(head.into_bytes())]);
+        let world = plan().endpoints(&[vendor.port]).start();
+        let account = world.account();
+        let balance = world.standing(&account).balance;
+        let answer = transcribe(&world, &account, "scribe", &[("response_format", "text")]);
+        if !is_billed {
+            assert_eq!(answer.status, 502, "{}", answer.text());
+            nothing_was_billed(&world, &account, balance);
+            continue;
+        }
+        assert_eq!((answer.status, answer.text().as_str()), (200, ""));
+        assert_eq!(answer.end(), Some(End::Whole));
+        assert_eq!(answer.header("content-length"), Some("0"));
+        assert_eq!(answer.header("content-type"), Some(kind));
+        assert_eq!(
+            line(&receipt(&world, &account, &answer), "second")["units"],
+            7
+        );
+        nothing_was_billed(&world, &account, balance - 7_000_000);
+    }
+}
+
+#[test]
 fn a_transcription_in_any_format_costs_the_seconds_that_the_vendor_or_the_file_tells() {
     let (world, account) = plan().with_account();
     for (more, kind, seconds, estimated) in [

@@ -336,7 +336,8 @@ impl BufferedDownstream {
         for task in tasks {
             match task {
                 HttpTask::Header(head, end) if !head.status.is_informational() => {
-                    if end {
+                    let is_completed = self.is_completed();
+                    if end && !is_completed {
                         // Pingora does not call the body filters in this case, and no model answers
                         // with an empty body.
                         let error = Error::explain(
@@ -347,6 +348,10 @@ impl BufferedDownstream {
                     }
                     self.begin_response(&head);
                     self.held_head = Some(head);
+                    if is_completed {
+                        out.extend(self.release_head());
+                        out.push(HttpTask::Body(None, true));
+                    }
                 }
                 HttpTask::Header(..) => {}
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
