@@ -250,6 +250,28 @@ fn token_classes(model: &CatalogModel) -> Vec<TokenClassRow> {
     ]
 }
 
+/// Returns the price of a model's input, or of the unit that is counted in its place, as the
+/// overviews show it.
+pub(super) fn input_price(model: &CatalogModel) -> String {
+    match model.billed_unit() {
+        BilledUnit::Tokens => display::group_amount(model.price.input),
+        BilledUnit::Counted(unit) => unit_price(&model.price, unit).unwrap_or_default(),
+    }
+}
+
+/// Returns the price of a model's output, or a dash if none is billed.
+pub(super) fn output_price(model: &CatalogModel) -> String {
+    let price = &model.price;
+    let own = (model.is_chat() || price.output != Micro::ZERO).then_some(price.output);
+    let shown = price.features.image_output.or(own);
+    shown.map_or_else(|| "–".to_owned(), display::group_amount)
+}
+
+fn unit_price(price: &PriceList, unit: CountedUnit) -> Option<String> {
+    let credits = display::group_amount(price.features.unit_price(unit)?);
+    Some(format!("{credits} per 1 000 {}", unit.plural()))
+}
+
 fn extra_prices(price: &PriceList) -> Vec<String> {
     let features = &price.features;
     let media = [
@@ -271,10 +293,8 @@ fn extra_prices(price: &PriceList) -> Vec<String> {
             price => format!("{name} {} per 1 000 uses", display::group_amount(price)),
         })
     });
-    let units = CountedUnit::ALL.into_iter().filter_map(|unit| {
-        let price = features.unit_price(unit)?;
-        Some(format!("{price} per 1 000 {}", unit.plural()))
-    });
+    let units = CountedUnit::ALL.into_iter();
+    let units = units.filter_map(|unit| unit_price(price, unit));
     let names = ["service tier", "region", "speed"];
     let factors = features
         .factors()
@@ -353,6 +373,20 @@ async fn models_json(State(app): State<Arc<SidecarState>>) -> Response {
     )
 }
 
+/// Returns the prices that can be billed: a price of 0 for tokens that a model has not would read
+/// as if it were free.
+fn price_json(model: &CatalogModel) -> Value {
+    let mut price = json!(*model.price);
+    if let (false, Some(classes)) = (model.is_chat(), price.as_object_mut()) {
+        classes.retain(|name, value| match name.as_str() {
+            "input" => model.billed_unit() == BilledUnit::Tokens,
+            "output" => *value != json!("0"),
+            name => !name.starts_with("cache_"),
+        });
+    }
+    price
+}
+
 fn model_json(model: &Arc<CatalogModel>) -> Value {
     json!({
         "id": model.id,
@@ -364,7 +398,7 @@ fn model_json(model: &Arc<CatalogModel>) -> Value {
         "fallback": model.fallback,
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,
-        "price": *model.price,
+        "price": price_json(model),
         "lost_in_translation": if model.is_chat() { limitations_by_surface(model) } else { Vec::new() },
         "repaired": if model.is_chat() { repairs_by_surface(model) } else { Vec::new() },
     })

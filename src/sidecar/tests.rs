@@ -694,6 +694,28 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     assert_eq!(twin["models"][1]["surfaces"], serde_json::json!(surfaces));
     let page = others.get("/docs/models", "").await.body;
     assert!(page.contains("<dd>/v1/rerank, /v2/rerank</dd>"), "{page}");
+    let kinds = "models:\n  - {id: voice, vendor: beta, upstream_model: v, kind: speech, \
+        context_tokens: 512, price: {character: \"0.5\"}}\n  - {id: painter, vendor: beta, \
+        upstream_model: p, kind: image, context_tokens: 512, max_output_tokens: 9, \
+        price: {input: \"5\", image_output: \"30\"}}\n";
+    let kinds = self::world(&[("models:\n", kinds)]).await;
+    let twin = kinds.get("/docs/models.json", "").await;
+    let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
+    for (at, prices) in [
+        (0, serde_json::json!({"character": "0.5"})),
+        (1, serde_json::json!({"input": "5", "image_output": "30"})),
+    ] {
+        let mut shown = twin["models"][at]["price"].clone();
+        shown.as_object_mut().unwrap().remove("version");
+        assert_eq!(shown, prices);
+    }
+    let page = kinds.get("/docs/models", "").await.body;
+    for shown in [
+        "data-unit=\"in\">0.5 per 1 000 characters<",
+        "data-unit=\"out\">30<",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
 
     let start = docs.body.find("/dashboard/static/style-").unwrap();
     let path = docs.body[start..].split_once('"').unwrap().0;

@@ -3,10 +3,10 @@
 //! This file must not change anything.
 
 use super::super::authz::Operator;
-use super::super::display;
 use super::super::error::PageError;
 use super::super::page::{Frame, html};
 use super::super::state::SidecarState;
+use super::super::{catalog, display};
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
