@@ -8,7 +8,7 @@ use super::authz::may_view;
 use super::blocking::run_blocking;
 use super::browser;
 use super::error::PageError;
-use super::form::FormStop;
+use super::form::{self, FormFault, FormStop};
 use super::hash_limiter::HashTrust;
 use super::menu;
 use super::page::{Frame, html};
@@ -82,7 +82,7 @@ struct SignUpPage {
     invite: String,
     providers: Vec<ProviderButton>,
     has_password: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     /// Domains whose addresses may sign up, or empty.
     domains: String,
     trial: Option<String>,
@@ -101,7 +101,7 @@ struct SignInPage {
     open: bool,
 }
 
-fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<String>) -> SignUpPage {
+fn build_sign_up_page(app: &SidecarState, email: &str, fault: Option<FormFault>) -> SignUpPage {
     let settings = app.settings.load();
     let signup = &settings.signup;
     SignUpPage {
@@ -176,14 +176,14 @@ async fn sign_up(
         ));
     }
     if !settings.sign_in.password {
-        let page = build_sign_up_page(&app, &email, Some(NO_PASSWORDS.to_owned()));
+        let page = build_sign_up_page(&app, &email, Some(NO_PASSWORDS.into()));
         return Ok(html(StatusCode::FORBIDDEN, &page));
     }
     let now_ms = now_ms();
     let attempt = match count_sign_up(&app, address, &headers, now_ms) {
         Ok(attempt) => attempt,
         Err(seconds) => {
-            let page = build_sign_up_page(&app, &email, Some(TOO_MANY_SIGN_UPS.to_owned()));
+            let page = build_sign_up_page(&app, &email, Some(TOO_MANY_SIGN_UPS.into()));
             let page = html(StatusCode::TOO_MANY_REQUESTS, &page);
             return Ok(with_retry_after(page, seconds));
         }
@@ -289,29 +289,41 @@ impl SignUpAttempt {
 }
 
 /// Describes an error for the person who signs up. An internal error becomes an error page.
-pub fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, String), PageError> {
+pub fn describe_sign_up_error(error: AccountError) -> Result<(StatusCode, FormFault), PageError> {
     Ok(match error {
         AccountError::BadEmail => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            "This is not a valid e-mail address.".into(),
+            FormFault::at("email", "This is not a valid e-mail address."),
         ),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!(
-                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or your e-mail."
+            FormFault::at(
+                "password",
+                format!(
+                    "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and must not be a common password or your e-mail."
+                ),
             ),
         ),
         AccountError::EmailTaken => (
             StatusCode::CONFLICT,
-            "This e-mail already has an account. Sign in instead.".into(),
+            FormFault::at(
+                "email",
+                "This e-mail already has an account. Sign in instead.",
+            ),
         ),
         AccountError::NoInvite => (
             StatusCode::FORBIDDEN,
-            "This invite code is unknown, used or expired. Ask the operator for a new one.".into(),
+            FormFault::at(
+                "invite",
+                "This invite code is unknown, used or expired. Ask the operator for a new one.",
+            ),
         ),
         AccountError::OtherDomain(domains) => (
             StatusCode::FORBIDDEN,
-            format!("Only e-mail addresses of these domains can sign up: {domains}."),
+            FormFault::at(
+                "email",
+                format!("Only e-mail addresses of these domains can sign up: {domains}."),
+            ),
         ),
         AccountError::TrialsSpent => {
             let text = "No trials are left today. Come back after midnight UTC.";
@@ -442,7 +454,8 @@ pub async fn try_password(
 /// Requires the user's password in the same form; of a user without one, a sign-in a short while
 /// ago.
 pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(), FormStop> {
-    let forbidden = |fault: &str| FormStop::Fault(StatusCode::FORBIDDEN, fault.to_owned());
+    let forbidden = |fault: &str| FormStop::Fault(StatusCode::FORBIDDEN, fault.into());
+    let wrong = |fault| FormStop::Fault(StatusCode::FORBIDDEN, FormFault::at("password", fault));
     let (user, password) = (&form.user, form.field("password"));
     if !user.has_password {
         return match user.confirmed {
@@ -454,7 +467,7 @@ pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(
         };
     }
     if password.is_empty() {
-        return Err(forbidden("Enter your password to confirm."));
+        return Err(wrong("Enter your password to confirm."));
     }
     match try_password(app, &user.person.email, password.to_owned(), form.address).await? {
         PasswordOutcome::Right(account) if account.id == user.person.id => {
@@ -462,12 +475,10 @@ pub async fn require_password(app: &SidecarState, form: &SignedForm) -> Result<(
             run_blocking(move || accounts.logins().confirm_session(&token, now_ms())).await??;
             Ok(())
         }
-        PasswordOutcome::Right(_) | PasswordOutcome::Wrong => {
-            Err(forbidden("The password is wrong."))
-        }
+        PasswordOutcome::Right(_) | PasswordOutcome::Wrong => Err(wrong("The password is wrong.")),
         PasswordOutcome::TooOften { .. } => Err(FormStop::Fault(
             StatusCode::TOO_MANY_REQUESTS,
-            TOO_MANY_ATTEMPTS.to_owned(),
+            FormFault::at("password", TOO_MANY_ATTEMPTS),
         )),
     }
 }

@@ -11,6 +11,7 @@ use super::blocking::run_blocking;
 use super::confirm::{self, Confirmation};
 use super::display::{Timestamp, group_digits};
 use super::error::PageError;
+use super::form::FormFault;
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
@@ -66,7 +67,7 @@ struct AlertsPage {
     csrf: String,
     done: Option<&'static str>,
     /// The submitted form and its fault, if the form was refused.
-    fault: Option<(AlertsForm, String)>,
+    fault: Option<(AlertsForm, FormFault)>,
     rules: AlertRulesForm,
     /// Rules that have fired: the time, and the fate of the notices.
     fired: Vec<(FiredAlert, Timestamp, String)>,
@@ -123,19 +124,19 @@ struct AlertsQuery {
 }
 
 impl AlertsPage {
-    fn rules_fault(&self) -> Option<&str> {
+    fn rules_fault(&self) -> Option<&FormFault> {
         self.fault_of(AlertsForm::Rules)
     }
 
-    fn webhook_fault(&self) -> Option<&str> {
+    fn webhook_fault(&self) -> Option<&FormFault> {
         self.fault_of(AlertsForm::Webhook)
     }
 
-    fn fault_of(&self, form: AlertsForm) -> Option<&str> {
+    fn fault_of(&self, form: AlertsForm) -> Option<&FormFault> {
         self.fault
             .as_ref()
             .filter(|(of, _)| *of == form)
-            .map(|(_, text)| text.as_str())
+            .map(|(_, fault)| fault)
     }
 
     fn can_mail(&self) -> bool {
@@ -296,7 +297,7 @@ fn render_with_fault(
     fault: &str,
 ) -> Result<Response, PageError> {
     let page = AlertsPage {
-        fault: Some((form, fault.to_owned())),
+        fault: Some((form, fault.into())),
         ..page(app, user)?
     };
     Ok(html(status, &page))
@@ -360,7 +361,7 @@ async fn set_webhook(
         Ok(url) => url,
         Err(fault) => {
             let page = AlertsPage {
-                fault: Some((AlertsForm::Webhook, fault.to_string())),
+                fault: Some((AlertsForm::Webhook, fault.to_string().into())),
                 url: typed.chars().take(MAX_URL_CHARS).collect(),
                 ..page(&app, &form.user)?
             };

@@ -5,7 +5,7 @@
 
 use super::blocking::run_blocking;
 use super::error::PageError;
-use super::form::FormStop;
+use super::form::{FormFault, FormStop};
 use super::session::SignedForm;
 use super::state::SidecarState;
 use super::throttle::{AttemptLimit, ThrottleKey};
@@ -29,7 +29,7 @@ const SETUP_LIMIT: AttemptLimit = AttemptLimit {
 
 /// An account's automatic top-up as the page shows it.
 pub struct AutoTopUpView {
-    pub fault: Option<String>,
+    pub fault: Option<FormFault>,
     pub is_on: bool,
     /// Sentence about what is charged, if the holder has set it.
     pub terms: String,
@@ -53,7 +53,7 @@ pub struct AutoTopUpView {
 
 impl AutoTopUpView {
     /// Returns the view with a form as it was sent, and its fault.
-    pub fn with_form(self, form: &SignedForm, fault: String) -> Self {
+    pub fn with_form(self, form: &SignedForm, fault: FormFault) -> Self {
         let sent = |name: &str| form.field(name).to_owned();
         Self {
             fault: Some(fault),
@@ -124,23 +124,31 @@ pub async fn save(
     form: &SignedForm,
     settings: &PaymentSettings,
 ) -> Result<Response, FormStop> {
-    let money = |name: &str, what: &str| {
+    let money = |name: &'static str, what: &str| {
         let parsed = settings.currency.parse(form.field(name));
-        parsed.map_err(|fault| FormStop::invalid(format!("{what} is wrong: {fault}.")))
+        parsed.map_err(|fault| FormFault::at(name, format!("{what} is wrong: {fault}.")))
     };
-    let threshold: Micro = form.field("threshold").trim().parse().map_err(|_| {
-        FormStop::invalid("The balance is wrong: write a number of credits, such as 100.")
-    })?;
+    let threshold = form
+        .field("threshold")
+        .trim()
+        .parse::<Micro>()
+        .map_err(|_| {
+            FormFault::at(
+                "threshold",
+                "The balance is wrong: write a number of credits, such as 100.",
+            )
+        });
+    let threshold = threshold.map_err(FormStop::invalid)?;
     let terms = AutoTopUpTerms {
         threshold,
-        amount: money("auto_amount", "The amount")?,
-        month_cap: money("per_month", "The most per month")?,
+        amount: money("auto_amount", "The amount").map_err(FormStop::invalid)?,
+        month_cap: money("per_month", "The most per month").map_err(FormStop::invalid)?,
         currency: settings.currency.code().to_owned(),
     };
     let key = ThrottleKey::AccountSettingUp(form.user.account.id.clone());
     if let Err(seconds) = app.throttle.try_acquire(&key, SETUP_LIMIT, now_ms()) {
         let fault = format!("Too many changes. Try again in {seconds} s.");
-        return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+        return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault.into()));
     }
     let changes_card = form.field("card") == "new";
     let by = holder(form);
@@ -172,7 +180,7 @@ pub async fn save(
 /// refused again.
 pub(super) fn provider_fault(operation: &str, error: &ProviderError) -> FormStop {
     let fault = format!("{} Nothing was charged.", describe_fault(operation, error));
-    FormStop::Fault(StatusCode::BAD_GATEWAY, fault)
+    FormStop::Fault(StatusCode::BAD_GATEWAY, fault.into())
 }
 
 /// The same, where nothing could be charged.

@@ -10,7 +10,7 @@ use super::auto_topup::{self, AutoTopUpView, describe_fault, provider_fault};
 use super::blocking::run_blocking;
 use super::display::{BalanceAmount, Timestamp};
 use super::error::PageError;
-use super::form::{self, FormStop};
+use super::form::{self, FormFault, FormStop};
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm};
 use super::state::SidecarState;
@@ -76,14 +76,14 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 struct CreditsPage {
     frame: Frame,
     csrf: String,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     balance: BalanceAmount,
     has_trial: bool,
     /// What is sold, if anything is.
     sale: Option<SaleView>,
     payments: Vec<PaymentView>,
     takes_codes: bool,
-    code_fault: Option<String>,
+    code_fault: Option<FormFault>,
     /// Credits of the code that was just redeemed.
     redeemed: Option<BalanceAmount>,
     /// The order that the page is about, after the holder ordered or paid.
@@ -152,7 +152,7 @@ struct OrderNotice {
 struct PaymentReceiptPage {
     frame: Frame,
     /// Reason for which the provider's receipt cannot be shown.
-    fault: Option<String>,
+    fault: Option<FormFault>,
     payment: PaymentView,
     email: String,
     base_url: String,
@@ -494,7 +494,7 @@ async fn redeem_code(app: &SidecarState, form: &SignedForm) -> Result<Response, 
     ] {
         if let Err(seconds) = app.throttle.try_acquire(&key, limit, now_ms) {
             let fault = format!("Too many attempts. Try again in {seconds} s.");
-            return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+            return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault.into()));
         }
         counted.push((key, limit));
     }
@@ -561,7 +561,7 @@ async fn provider_receipt(
         },
     };
     let page = PaymentReceiptPage {
-        fault: Some(fault),
+        fault: Some(fault.into()),
         ..receipt_page(&app, &user, &order)
     };
     Ok(html(StatusCode::BAD_GATEWAY, &page))

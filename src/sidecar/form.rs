@@ -9,22 +9,88 @@ use super::page::html;
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
+use std::fmt;
 
-/// Reason for which a form changed nothing.
+/// What is wrong with a form, for its page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormFault {
+    text: String,
+    /// Name of the field that the text is about, if it is about one.
+    field: Option<&'static str>,
+}
+
+impl FormFault {
+    /// Creates the fault of one field, by its name in the form.
+    pub fn at(field: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let field = Some(field);
+        Self { text, field }
+    }
+}
+
+impl From<String> for FormFault {
+    fn from(text: String) -> Self {
+        Self { text, field: None }
+    }
+}
+
+impl From<&str> for FormFault {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl fmt::Display for FormFault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// The paragraph of a fault, or nothing.
+#[derive(Template)]
+#[template(
+    source = r#"{% if let Some(fault) = fault %}<p class="fault" role="alert" id="fault">{{ fault }}</p>{% endif %}"#,
+    ext = "html"
+)]
+pub struct FaultParagraph<'f> {
+    fault: Option<&'f FormFault>,
+}
+
+/// Returns what stands above a form: a fault that is about none of its fields.
+pub fn above(fault: Option<&FormFault>) -> FaultParagraph<'_> {
+    let fault = fault.filter(|fault| fault.field.is_none());
+    FaultParagraph { fault }
+}
+
+/// Returns what stands beside the field of this name: a fault that is about it.
+pub fn beside<'f>(fault: Option<&'f FormFault>, field: &str) -> FaultParagraph<'f> {
+    let fault = fault.filter(|fault| fault.field == Some(field));
+    FaultParagraph { fault }
+}
+
+/// Returns the further attributes of the field of this name, if a fault is about it.
+pub fn marks(fault: Option<&FormFault>, field: &str) -> &'static str {
+    match beside(fault, field).fault {
+        Some(_) => r#" aria-invalid="true" aria-errormessage="fault" autofocus"#,
+        None => "",
+    }
+}
+
+/// Reason why a form changed nothing.
 pub enum FormStop {
     /// The page of the form is shown again, with this status and text.
-    Fault(StatusCode, String),
+    Fault(StatusCode, FormFault),
     Error(PageError),
 }
 
 impl FormStop {
     /// Returns the stop for a form with an unusable value.
-    pub fn invalid(fault: impl Into<String>) -> Self {
+    pub fn invalid(fault: impl Into<FormFault>) -> Self {
         Self::Fault(StatusCode::UNPROCESSABLE_ENTITY, fault.into())
     }
 
     /// Returns the stop for a form that the current state of the gateway forbids.
-    pub fn conflict(fault: impl Into<String>) -> Self {
+    pub fn conflict(fault: impl Into<FormFault>) -> Self {
         Self::Fault(StatusCode::CONFLICT, fault.into())
     }
 }
@@ -38,7 +104,7 @@ impl<E: Into<PageError>> From<E> for FormStop {
 /// Answers a form. If it has a fault, `page` builds the form's page with it.
 pub fn respond<P: Template>(
     outcome: Result<Response, FormStop>,
-    page: impl FnOnce(String) -> Result<P, PageError>,
+    page: impl FnOnce(FormFault) -> Result<P, PageError>,
 ) -> Result<Response, PageError> {
     match outcome {
         Ok(response) => Ok(response),

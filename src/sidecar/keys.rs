@@ -16,7 +16,7 @@ use super::blocking::run_blocking;
 use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
-use super::form::{self, FormStop};
+use super::form::{self, FormFault, FormStop};
 use super::key_list::{KeyList, KeyListQuery};
 use super::new_keys::{KEY_SHOWN_MS, TicketedKey, is_own_ticket};
 use super::page::{Frame, html};
@@ -65,7 +65,7 @@ struct KeysPage {
     created: Option<CreatedKey>,
     /// True if the page of a new key no longer shows the key.
     is_gone: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     /// Nonce of the form. The same form sent again creates no second key.
     once: String,
     name: String,
@@ -106,7 +106,7 @@ struct KeyPage {
     overlaps: [(&'static str, &'static str); 4],
     asks_password: bool,
     done: Option<&'static str>,
-    fault: Option<String>,
+    fault: Option<FormFault>,
 }
 
 /// Options for the time for which a key works after its rotation.
@@ -302,12 +302,14 @@ fn render_created_key(
 /// Describes an error for the key holder. An internal error becomes an error page.
 fn key_stop(error: AccountError) -> FormStop {
     match error {
-        AccountError::BadKeyName => FormStop::invalid(format!(
-            "A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."
+        AccountError::BadKeyName => FormStop::invalid(FormFault::at(
+            "name",
+            format!("A key's name must have 1 to {MAX_KEY_NAME_CHARS} characters."),
         )),
-        AccountError::HiddenCharInKeyName => FormStop::invalid(
+        AccountError::HiddenCharInKeyName => FormStop::invalid(FormFault::at(
+            "name",
             "A key's name must be one line without invisible characters, such as tabs and zero-width spaces.",
-        ),
+        )),
         AccountError::BadModels | AccountError::BadRate => {
             FormStop::invalid(format!("Cannot save the limits: {error}."))
         }

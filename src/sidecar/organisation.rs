@@ -7,7 +7,7 @@
 use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
-use super::form::{self, FormStop};
+use super::form::{self, FormFault, FormStop};
 use super::keys::settings::{describe_spend_limit, parse_spend_limit};
 use super::page::{Frame, html};
 use super::return_path;
@@ -69,7 +69,7 @@ struct NewPage {
     frame: Frame,
     csrf: String,
     name: String,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     max_chars: usize,
     memberships: Vec<Membership>,
 }
@@ -86,7 +86,7 @@ struct OrganisationPage {
     /// Roles that the reader may give to an invited person.
     roles: Vec<OrganisationRole>,
     email: String,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     /// Link of an invitation that was just made, its address and its end.
     new_link: Option<(String, String, Timestamp)>,
 }
@@ -123,7 +123,7 @@ struct RemovePage {
     id: String,
     email: String,
     is_self: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
 }
 
 #[derive(Template)]
@@ -146,7 +146,7 @@ struct JoinPage {
     invite: Option<MemberInvite>,
     /// Address of the reader; empty for a visitor.
     reader: String,
-    fault: Option<String>,
+    fault: Option<FormFault>,
 }
 
 fn memberships(app: &SidecarState, user: &CurrentUser) -> Result<Vec<Membership>, PageError> {
@@ -285,7 +285,7 @@ fn stop(error: AccountError) -> FormStop {
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
     FormStop::Fault(
         status,
-        format!("{}.", first.chain(chars).collect::<String>()),
+        format!("{}.", first.chain(chars).collect::<String>()).into(),
     )
 }
 
@@ -343,7 +343,7 @@ async fn invite_member(app: &SidecarState, form: &SignedForm) -> Result<Response
     let key = ThrottleKey::AccountInviting(account.clone());
     if let Err(seconds) = app.throttle.try_acquire(&key, INVITATIONS, now_ms()) {
         let fault = format!("Too many invitations. Try again in {seconds} s.");
-        return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+        return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault.into()));
     }
     let (accounts, by, email) = (
         app.accounts.clone(),

@@ -11,7 +11,7 @@ use super::confirm::{self, Confirmation};
 use super::display::Timestamp;
 use super::error::PageError;
 use super::export::export;
-use super::form::{self, FormStop};
+use super::form::{self, FormFault, FormStop};
 use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{CurrentUser, SignedForm, session_cookie};
@@ -61,7 +61,7 @@ struct ProfilePage {
     has_password: bool,
     done: Option<&'static str>,
     /// The submitted form and its fault, if the form was refused.
-    fault: Option<(ProfileForm, String)>,
+    fault: Option<(ProfileForm, FormFault)>,
     min_chars: usize,
     max_chars: usize,
 }
@@ -74,23 +74,23 @@ enum ProfileForm {
 }
 
 impl ProfilePage {
-    fn password_fault(&self) -> Option<&str> {
+    fn password_fault(&self) -> Option<&FormFault> {
         self.fault_of(ProfileForm::Password)
     }
 
-    fn identity_fault(&self) -> Option<&str> {
+    fn identity_fault(&self) -> Option<&FormFault> {
         self.fault_of(ProfileForm::Identity)
     }
 
-    fn delete_fault(&self) -> Option<&str> {
+    fn delete_fault(&self) -> Option<&FormFault> {
         self.fault_of(ProfileForm::Delete)
     }
 
-    fn fault_of(&self, form: ProfileForm) -> Option<&str> {
+    fn fault_of(&self, form: ProfileForm) -> Option<&FormFault> {
         self.fault
             .as_ref()
             .filter(|(of, _)| *of == form)
-            .map(|(_, text)| text.as_str())
+            .map(|(_, fault)| fault)
     }
 }
 
@@ -329,7 +329,7 @@ fn page_with_fault(
     app: &SidecarState,
     user: &CurrentUser,
     form: ProfileForm,
-    fault: String,
+    fault: FormFault,
 ) -> Result<ProfilePage, PageError> {
     Ok(ProfilePage {
         fault: Some((form, fault)),
@@ -355,8 +355,8 @@ async fn replace_password(
     form: &SignedForm,
 ) -> Result<Response, FormStop> {
     if !form.user.has_password {
-        let fault = "This account has no password to change.".to_owned();
-        return Err(FormStop::Fault(StatusCode::FORBIDDEN, fault));
+        let fault = "This account has no password to change.";
+        return Err(FormStop::Fault(StatusCode::FORBIDDEN, fault.into()));
     }
     require_password(app, form).await?;
     let (accounts, account) = (app.accounts.clone(), form.user.person.id.clone());

@@ -404,7 +404,7 @@ async fn open_account(
             let fault = match is_taken {
                 true => "Your mailbox has an account under another address. Sign in with that one."
                     .to_owned(),
-                false => fault,
+                false => fault.to_string(),
             };
             Ok(Err((status, fault)))
         }

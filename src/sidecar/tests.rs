@@ -65,6 +65,33 @@ impl TestResponse {
         assert!(self.body.contains(text), "no {text:?}: {}", self.body);
     }
 
+    /// Checks that the page shows a fault, beside the field with this id and at no other one;
+    /// without an id, above the form.
+    #[track_caller]
+    fn has_fault_at(&self, id: &str) {
+        let (before, after) = match id {
+            "" => ("", self.body.as_str()),
+            id => {
+                let field = format!(" id=\"{id}\"");
+                let start = self.body.find(&field).expect(id);
+                let (tag, after) = self.body[start..].split_once("autofocus>").expect(id);
+                assert!(!tag.contains('>'), "the mark is at another field: {tag}");
+                let options = after.find("</select>").filter(|_| after.starts_with("\n"));
+                let end = options.map_or(0, |at| at + "</select>".len());
+                (tag, &after[end..])
+            }
+        };
+        let is_marked = before.contains(" aria-invalid=\"true\" aria-errormessage=\"fault\"");
+        assert_eq!(is_marked, !id.is_empty(), "{id}");
+        assert!(
+            id.is_empty() || after.starts_with("<p class=\"fault\" role=\"alert\" id=\"fault\">"),
+            "{after:.200}"
+        );
+        let marks = self.body.matches("aria-invalid").count();
+        assert_eq!(marks, usize::from(!id.is_empty()));
+        assert_eq!(self.body.matches("id=\"fault\"").count(), 1);
+    }
+
     /// The value of the form token on the page.
     fn csrf(&self) -> String {
         let start = self
@@ -509,22 +536,34 @@ async fn sign_up_says_what_is_wrong_and_is_counted_by_address() {
         .await
         .shows("300 free credits for 7 days");
     world.sign_up("a@example.com").await;
-    for (body, status) in [
-        (format!("email=A@example.com&password={PASSWORD}"), 409),
-        (format!("email=nonsense&password={PASSWORD}"), 422),
-        ("email=b@example.com&password=short".to_owned(), 422),
-        ("email=b@example.com".to_owned(), 400),
+    for (body, status, field) in [
+        (
+            format!("email=A@example.com&password={PASSWORD}"),
+            409,
+            Some("email"),
+        ),
+        (
+            format!("email=nonsense&password={PASSWORD}"),
+            422,
+            Some("email"),
+        ),
+        (
+            "email=b@example.com&password=short".to_owned(),
+            422,
+            Some("password"),
+        ),
+        ("email=b@example.com".to_owned(), 400, None),
         (
             format!("email=b@example.com&password={}", "x".repeat(70_000)),
             413,
+            None,
         ),
     ] {
-        assert_eq!(
-            world.post("/dashboard/sign-up", "", &body).await.status,
-            status,
-            "{:.60}",
-            body
-        );
+        let refused = world.post("/dashboard/sign-up", "", &body).await;
+        assert_eq!(refused.status, status, "{body:.60}");
+        if let Some(field) = field {
+            refused.has_fault_at(field);
+        }
     }
     let from = |address: &'static str, index: usize| {
         let body = format!(

@@ -3,6 +3,7 @@
 //! This file must not save anything.
 
 use crate::notify::alerts::{AlertRules, SpendAlert};
+use crate::sidecar::form::FormFault;
 use crate::sidecar::session::SignedForm;
 use credits::limits::Period;
 use credits::money::Micro;
@@ -41,34 +42,37 @@ impl AlertRulesForm {
 
     /// # Errors
     /// Returns a text for the account holder if a field cannot be read.
-    pub fn parse(&self) -> Result<AlertRules, String> {
-        let spend = match amount("Spend", &self.spend)? {
+    pub fn parse(&self) -> Result<AlertRules, FormFault> {
+        let spend = match amount(("spend", "Spend"), &self.spend)? {
             None => None,
             Some(credits) => {
                 let period = PERIODS
                     .into_iter()
                     .find(|period| period.name() == self.period)
-                    .ok_or("Choose a day, a week or a month.")?;
+                    .ok_or_else(|| FormFault::at("period", "Choose a day, a week or a month."))?;
                 Some(SpendAlert { credits, period })
             }
         };
         Ok(AlertRules {
-            low_balance: amount("Low balance", &self.low_balance)?,
+            low_balance: amount(("low_balance", "Low balance"), &self.low_balance)?,
             spend,
             mail: self.mail,
         })
     }
 }
 
-/// Parses an amount above zero. An empty field is `None`.
-fn amount(field: &str, text: &str) -> Result<Option<Micro>, String> {
+/// Parses an amount above zero, of a field with this name and label. An empty field is `None`.
+fn amount((field, label): (&'static str, &str), text: &str) -> Result<Option<Micro>, FormFault> {
     if text.is_empty() {
         return Ok(None);
     }
     match text.parse::<Micro>() {
         Ok(amount) if amount.is_positive() => Ok(Some(amount)),
-        Ok(_) => Err(format!("{field}: the amount must be more than 0.")),
-        Err(error) => Err(format!("{field}: {error}.")),
+        Ok(_) => Err(FormFault::at(
+            field,
+            format!("{label}: the amount must be more than 0."),
+        )),
+        Err(error) => Err(FormFault::at(field, format!("{label}: {error}."))),
     }
 }
 
@@ -111,6 +115,7 @@ mod tests {
             ("", "1", "total", "Choose a day"),
         ] {
             let error = form(low_balance, spend, period).parse().unwrap_err();
+            let error = error.to_string();
             assert!(error.starts_with(fault), "{error}");
         }
     }

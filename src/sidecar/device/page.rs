@@ -6,7 +6,7 @@
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::page::{Frame, html};
 use super::super::return_path;
 use super::super::session::{CurrentUser, OptionalUser, SignedForm};
@@ -45,7 +45,7 @@ struct DevicePage {
     request: Option<RequestView>,
     /// What the person answered.
     answer: Option<&'static str>,
-    fault: Option<String>,
+    fault: Option<FormFault>,
 }
 
 struct RequestView {
@@ -158,7 +158,7 @@ fn find_request(
     for key in &keys {
         if let Err(seconds) = app.throttle.try_acquire(key, WRONG_CODES, now_ms) {
             let fault = format!("Too many wrong codes. Try again in {seconds} s.");
-            return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault));
+            return Err(FormStop::Fault(StatusCode::TOO_MANY_REQUESTS, fault.into()));
         }
     }
     let found = app.accounts.device_logins().open_request(code, now_ms)?;

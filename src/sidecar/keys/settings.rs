@@ -5,6 +5,7 @@
 
 use super::super::display::{format_time, group_digits};
 use super::super::error::PageError;
+use super::super::form::FormFault;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use accounts::{KeySettings, RateSettings};
@@ -108,7 +109,7 @@ impl KeySettingsForm {
         app: &SidecarState,
         bound_to: &[String],
         now_ms: i64,
-    ) -> Result<KeySettings, String> {
+    ) -> Result<KeySettings, FormFault> {
         let expires_at_ms = match self.expires_days.as_str() {
             "" | KEEP_EXPIRY => None,
             days => {
@@ -117,16 +118,17 @@ impl KeySettingsForm {
                     .parse::<i64>()
                     .ok()
                     .filter(|_| is_offered)
-                    .ok_or("Choose when the key expires.")?;
+                    .ok_or_else(|| FormFault::at("expires_days", "Choose when the key expires."))?;
                 Some(now_ms.saturating_add(days.saturating_mul(DAY_MS)))
             }
         };
-        let spend_limit = parse_spend_limit("spend limit", &self.credits, &self.period)?;
+        let spend_limit = parse_spend_limit("spend limit", &self.credits, &self.period)
+            .map_err(|fault| FormFault::at("spend_credits", fault))?;
         let settings = app.settings.load();
         let is_known =
             |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
         if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
-            return Err(format!("The model {unknown:?} does not exist."));
+            return Err(format!("The model {unknown:?} does not exist.").into());
         }
         let allowed_models = self.models.clone();
         let rates = self.parse_rates()?;
@@ -140,16 +142,17 @@ impl KeySettingsForm {
         })
     }
 
-    fn parse_rates(&self) -> Result<RateSettings, String> {
+    fn parse_rates(&self) -> Result<RateSettings, FormFault> {
         let mut rates = [None; 3];
-        for ((rate, typed), (_, what)) in rates.iter_mut().zip(&self.rates).zip(RATES) {
+        for ((rate, typed), (name, what)) in rates.iter_mut().zip(&self.rates).zip(RATES) {
             if typed.is_empty() {
                 continue;
             }
             let number = typed.parse().ok().filter(|number| *number <= MAX_RATE);
             *rate = Some(number.ok_or_else(|| {
                 let max = group_digits(MAX_RATE);
-                format!("{what}: enter a whole number from 0 (no limit) to {max}.")
+                let fault = format!("{what}: enter a whole number from 0 (no limit) to {max}.");
+                FormFault::at(name, fault)
             })?);
         }
         let [requests_per_minute, tokens_per_minute, concurrent] = rates;

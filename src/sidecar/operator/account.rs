@@ -12,7 +12,7 @@ use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::key_list::{KeyList, KeyListQuery};
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
@@ -128,30 +128,30 @@ pub struct OperatorAccountPage {
     /// True if a trial is running, so that it can be extended.
     has_trial: bool,
     max_extension_days: i64,
-    pub trial_fault: Option<String>,
+    pub trial_fault: Option<FormFault>,
     pub rates: RatesForm,
-    pub rates_fault: Option<String>,
+    pub rates_fault: Option<FormFault>,
     /// A new key in plain text, which cannot be shown again.
     pub new_key: Option<NewKey>,
     pub new_key_name: String,
-    pub new_key_fault: Option<String>,
+    pub new_key_fault: Option<FormFault>,
     key_name_max: usize,
     /// True if a posting requires the password again.
     asks_password: bool,
     pub done: Option<String>,
-    fault: Option<String>,
-    pub refund_fault: Option<String>,
-    pub key_fault: Option<String>,
+    fault: Option<FormFault>,
+    pub refund_fault: Option<FormFault>,
+    pub key_fault: Option<FormFault>,
     pub refund: RefundForm,
-    pub role_fault: Option<String>,
+    pub role_fault: Option<FormFault>,
     /// Domains that the organisation claims.
     domains: Vec<String>,
-    pub domain_fault: Option<String>,
-    pub delete_fault: Option<String>,
+    pub domain_fault: Option<FormFault>,
+    pub delete_fault: Option<FormFault>,
     /// Reason for which suspending or resuming the account failed.
-    pub status_fault: Option<String>,
+    pub status_fault: Option<FormFault>,
     new_link: Option<NewLinkView>,
-    link_fault: Option<String>,
+    link_fault: Option<FormFault>,
     /// Values of the submitted form, so that the user need not type them again.
     submitted: PostingForm,
     reference_max: usize,
@@ -434,8 +434,29 @@ enum PostingKind {
     Deduct,
 }
 
+impl OperatorAccountPage {
+    /// The fault of the form that adds credits.
+    fn add_fault(&self) -> Option<&FormFault> {
+        self.fault.as_ref().filter(|_| !self.deducts())
+    }
+
+    /// The fault of the form that deducts credits.
+    fn deduct_fault(&self) -> Option<&FormFault> {
+        self.fault.as_ref().filter(|_| self.deducts())
+    }
+
+    fn deducts(&self) -> bool {
+        self.submitted.kind == "deduction"
+    }
+}
+
+/// What a reference must be, for people.
+pub fn reference_rule() -> String {
+    format!("A reference must have 1 to {MAX_REFERENCE_CHARS} characters.")
+}
+
 impl PostingOrder {
-    fn parse(submitted: &PostingForm) -> Result<Self, String> {
+    fn parse(submitted: &PostingForm) -> Result<Self, FormFault> {
         let kind = match submitted.kind.as_str() {
             "grant" => PostingKind::Grant,
             "topup" => PostingKind::TopUp,
@@ -447,23 +468,24 @@ impl PostingOrder {
             .credits
             .trim()
             .parse::<Micro>()
-            .map_err(|error| format!("Credits: {error}."))?;
+            .map_err(|error| FormFault::at("credits", format!("Credits: {error}.")))?;
         if !is_valid_reference(&submitted.reference) {
-            return Err(format!(
-                "A reference must have 1 to {MAX_REFERENCE_CHARS} characters."
-            ));
+            return Err(FormFault::at("ref", reference_rule()));
         }
         match kind {
             PostingKind::Adjust | PostingKind::Deduct if !is_valid_reason(&submitted.reason) => {
-                Err(format!(
+                let fault = format!(
                     "A correction needs a reason of at most {MAX_REASON_CHARS} characters."
-                ))
+                );
+                Err(FormFault::at("reason", fault))
             }
-            PostingKind::Adjust if amount == Micro::ZERO => Err("Credits must not be 0.".into()),
+            PostingKind::Adjust if amount == Micro::ZERO => {
+                Err(FormFault::at("credits", "Credits must not be 0."))
+            }
             PostingKind::Grant | PostingKind::TopUp | PostingKind::Deduct
                 if !amount.is_positive() =>
             {
-                Err("Credits must be above 0.".into())
+                Err(FormFault::at("credits", "Credits must be above 0."))
             }
             _ => Ok(Self {
                 kind,

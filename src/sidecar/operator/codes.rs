@@ -8,7 +8,7 @@ use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Timestamp};
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
@@ -41,7 +41,7 @@ struct CodesPage {
     csrf: String,
     may_act: bool,
     asks_password: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     /// The codes that were just created, as lines of a CSV file.
     created: Option<String>,
     /// The form as it was sent.
@@ -134,7 +134,9 @@ async fn create_codes(
     by: Actor,
 ) -> Result<Response, FormStop> {
     let credits = form.field("credits").trim().parse();
-    let credits = credits.map_err(|error| FormStop::invalid(format!("Credits: {error}.")))?;
+    let credits = credits.map_err(|error| {
+        FormStop::invalid(FormFault::at("credits", format!("Credits: {error}.")))
+    })?;
     // A value that is not a number becomes 0, which is out of range.
     let number = |name: &str| form.field(name).trim().parse::<u32>().unwrap_or(0);
     let now_ms = now_ms();

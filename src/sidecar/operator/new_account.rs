@@ -8,7 +8,7 @@ use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
@@ -36,7 +36,7 @@ struct NewAccountPage {
     csrf: String,
     asks_password: bool,
     opened: Option<OpenedAccountView>,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     email: String,
     role: Role,
     /// Credits of the trial; `None` if the config file defines no trial.

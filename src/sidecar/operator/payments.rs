@@ -9,7 +9,7 @@ use super::super::buying::PaymentView;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Timestamp};
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::spending::encode;
@@ -77,7 +77,7 @@ struct PaymentsPage {
 struct PaymentPage {
     frame: Frame,
     csrf: String,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     done: bool,
     may_refund: bool,
     asks_password: bool,
@@ -326,7 +326,8 @@ async fn refund_order(
             format!(
                 "{} If it may have got the request, repeat the refund with the same reference.",
                 sentence(&error.to_string())
-            ),
+            )
+            .into(),
         )),
         Err(error) => Err(FormStop::Error(error.into())),
     }

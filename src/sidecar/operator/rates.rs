@@ -7,7 +7,7 @@ use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::page::html;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
@@ -32,16 +32,17 @@ impl RatesForm {
     }
 
     fn parse(&self) -> Result<RateSettings, FormStop> {
-        let rate = |text: &str| match text {
+        let rate = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                FormStop::invalid("A limit is a whole number; 0 is no limit, empty is the default.")
+                let fault = "A limit is a whole number; 0 is no limit, empty is the default.";
+                FormStop::invalid(FormFault::at(field, fault))
             }),
         };
         Ok(RateSettings {
-            requests_per_minute: rate(&self.requests_per_minute)?,
-            tokens_per_minute: rate(&self.tokens_per_minute)?,
-            concurrent: rate(&self.concurrent)?,
+            requests_per_minute: rate("requests_per_minute", &self.requests_per_minute)?,
+            tokens_per_minute: rate("tokens_per_minute", &self.tokens_per_minute)?,
+            concurrent: rate("concurrent", &self.concurrent)?,
         })
     }
 }

@@ -8,11 +8,11 @@ use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use super::account::{RefundForm, find, page, show_posting};
-use crate::billing::corrections::{MAX_REFERENCE_CHARS, is_valid_reference};
+use super::account::{RefundForm, find, page, reference_rule, show_posting};
+use crate::billing::corrections::is_valid_reference;
 use crate::billing::overview::RequestCharge;
 use accounts::{Account, Actor};
 use axum::extract::{Path, State};
@@ -44,21 +44,21 @@ struct RefundOrder {
 }
 
 impl RefundOrder {
-    fn parse(submitted: &RefundForm) -> Result<Self, String> {
+    fn parse(submitted: &RefundForm) -> Result<Self, FormFault> {
         let amount = match submitted.credits.trim() {
             "" => None,
             text => {
-                let amount: Micro = text.parse().map_err(|error| format!("Credits: {error}."))?;
+                let wrong = |text: String| FormFault::at("credits", text);
+                let parsed = text.parse::<Micro>();
+                let amount = parsed.map_err(|error| wrong(format!("Credits: {error}.")))?;
                 if !amount.is_positive() {
-                    return Err("Credits must be above 0.".to_owned());
+                    return Err(wrong("Credits must be above 0.".to_owned()));
                 }
                 Some(amount)
             }
         };
         if !is_valid_reference(&submitted.reference) {
-            return Err(format!(
-                "A reference must have 1 to {MAX_REFERENCE_CHARS} characters."
-            ));
+            return Err(FormFault::at("ref", reference_rule()));
         }
         Ok(Self {
             request_id: submitted.request_id.clone(),
@@ -139,13 +139,21 @@ async fn post_order(
     let charge = match run_blocking(move || billing.pages().request_charge(&request_id)).await? {
         Err(StoreError::SegmentUnavailable(why)) => {
             let fault = format!("Cannot look up this request: {why}.");
-            return Err(FormStop::Fault(StatusCode::SERVICE_UNAVAILABLE, fault));
+            return Err(FormStop::Fault(
+                StatusCode::SERVICE_UNAVAILABLE,
+                fault.into(),
+            ));
         }
         charge => charge?,
     };
     let charge = charge
         .filter(|charge| charge.account == account.id)
-        .ok_or_else(|| FormStop::invalid("This account has no ended request with this id."))?;
+        .ok_or_else(|| {
+            FormStop::invalid(FormFault::at(
+                "request",
+                "This account has no ended request with this id.",
+            ))
+        })?;
     require_recent_password(app, form).await?;
     if !form.is_confirmed() {
         let question = Confirmation {

@@ -70,17 +70,27 @@ async fn rules_are_saved_and_shown_and_removed() {
     assert!(page.contains("<option value=\"week\" selected>"));
     let rules = AlertRules::load(&world.accounts, &person.account).unwrap();
     assert_eq!(rules.low_balance.unwrap().to_string(), "10.5");
-    for (fields, fault) in [
-        ("low_balance=%3Cb%3E", "Low balance: not an amount"),
+    for (fields, fault, field) in [
+        (
+            "low_balance=%3Cb%3E",
+            "Low balance: not an amount",
+            "low_balance",
+        ),
         (
             "spend=0&period=day",
             "Spend: the amount must be more than 0.",
+            "spend",
         ),
-        ("spend=1&period=year", "Choose a day, a week or a month."),
+        (
+            "spend=1&period=year",
+            "Choose a day, a week or a month.",
+            "period",
+        ),
     ] {
         let refused = person.send("rules", fields).await;
         assert_eq!(refused.status, 422);
         assert!(refused.body.contains(fault), "{fields}");
+        refused.has_fault_at(field);
         assert!(!refused.body.contains("<b>"));
         let after = AlertRules::load(&world.accounts, &person.account).unwrap();
         assert_eq!(after, rules, "a form with a fault changes nothing");

@@ -42,25 +42,52 @@ async fn a_key_is_made_with_limits_changed_paused_rotated_and_revoked() {
         "{list}"
     );
 
-    for (fields, fault) in [
-        ("name=k&spend_credits=x&spend_period=day", "Spend limit"),
-        ("name=k&spend_credits=1&spend_period=year", "period"),
+    let invisible = "one line without invisible characters";
+    for (fields, fault, field) in [
+        (
+            "name=k&spend_credits=x&spend_period=day",
+            "Spend limit",
+            "spend_credits",
+        ),
+        (
+            "name=k&spend_credits=1&spend_period=year",
+            "period",
+            "spend_credits",
+        ),
         (
             "name=k&spend_credits=-1&spend_period=day",
             "must not be below 0",
+            "spend_credits",
         ),
-        ("name=a%0Ab", "one line without invisible characters"),
-        ("name=a%E2%80%AEb", "one line without invisible characters"),
-        ("name=k&expires_days=2", "expires"),
-        ("name=k&model:no-such=on", "does not exist"),
-        ("name=k&requests_per_minute=x", "Requests per minute: enter"),
-        ("name=k&tokens_per_minute=-1", "Tokens per minute: enter"),
-        ("name=k&concurrent=1000000001", "Concurrent requests: enter"),
-        ("name=k&concurrent=1.5", "Concurrent requests: enter"),
+        ("name=a%0Ab", invisible, "name"),
+        ("name=a%E2%80%AEb", invisible, "name"),
+        ("name=k&expires_days=2", "expires", "expires_days"),
+        ("name=k&model:no-such=on", "does not exist", ""),
+        (
+            "name=k&requests_per_minute=x",
+            "Requests per minute: enter",
+            "requests_per_minute",
+        ),
+        (
+            "name=k&tokens_per_minute=-1",
+            "Tokens per minute: enter",
+            "tokens_per_minute",
+        ),
+        (
+            "name=k&concurrent=1000000001",
+            "Concurrent requests: enter",
+            "concurrent",
+        ),
+        (
+            "name=k&concurrent=1.5",
+            "Concurrent requests: enter",
+            "concurrent",
+        ),
     ] {
         let refused = post("/dashboard/keys", fields).await;
         assert_eq!(refused.status, 422, "{fields}");
         assert!(refused.body.contains(fault), "{fields}");
+        refused.has_fault_at(field);
         let (_, typed) = fields.rsplit_once('=').unwrap();
         let is_kept = refused.body.contains(&format!("value=\"{typed}\""));
         assert!(is_kept || !fault.contains("enter"), "{fields} is lost");

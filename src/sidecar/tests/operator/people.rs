@@ -106,7 +106,7 @@ async fn the_account_page_sets_rates_and_creates_a_key_that_it_shows_once() {
     ] {
         let refused = root.post(&root.path("rates"), bad).await;
         assert_eq!(refused.status, 422, "{bad}");
-        assert!(refused.body.contains("id=\"rates-fault\""));
+        refused.has_fault_at("concurrent");
     }
     let made = root.post(&root.path("keys"), "name=ci").await;
     assert_eq!(made.status, 201);

@@ -107,28 +107,61 @@ async fn a_refund_that_the_ledger_would_refuse_loses_nothing_of_the_form() {
     let root = root_with_spend().await;
     let before = root.balance();
     let (one, unknown) = (request(1), request(99));
-    for (fields, status, text) in [
-        (format!("request={one}&ref="), 422, "A reference must have"),
-        (format!("request={one}&credits=x&ref=r"), 422, "Credits:"),
-        (format!("request={one}&credits=0&ref=r"), 422, "above 0"),
-        (format!("request={one}&credits=-1&ref=r"), 422, "above 0"),
-        (format!("request={unknown}&ref=r"), 422, "no ended request"),
-        ("request=&ref=r".to_owned(), 422, "no ended request"),
+    let (credits, request) = ("refund_credits", "refund_request");
+    for (fields, status, text, field) in [
+        (
+            format!("request={one}&ref="),
+            422,
+            "A reference must have",
+            "refund_ref",
+        ),
+        (
+            format!("request={one}&credits=x&ref=r"),
+            422,
+            "Credits:",
+            credits,
+        ),
+        (
+            format!("request={one}&credits=0&ref=r"),
+            422,
+            "above 0",
+            credits,
+        ),
+        (
+            format!("request={one}&credits=-1&ref=r"),
+            422,
+            "above 0",
+            credits,
+        ),
+        (
+            format!("request={unknown}&ref=r"),
+            422,
+            "no ended request",
+            request,
+        ),
+        (
+            "request=&ref=r".to_owned(),
+            422,
+            "no ended request",
+            request,
+        ),
         (
             format!("request={one}&credits=0.0011&ref=r"),
             409,
             "cost 0.001",
+            "",
         ),
         (
             format!("request={one}&credits=0.0011&ref=r&confirmed=yes"),
             409,
             "Refused: cannot refund",
+            "",
         ),
     ] {
         let refused = root.post(&root.path("refund"), &fields).await;
         assert_eq!(refused.status, status, "{fields}");
         assert!(refused.body.contains(text), "{fields}: {}", refused.body);
-        assert!(refused.body.contains("id=\"refund-fault\""), "{fields}");
+        refused.has_fault_at(field);
         if fields.contains(&one) {
             assert!(refused.body.contains(&format!("value=\"{one}\"")));
         }
