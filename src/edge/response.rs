@@ -18,7 +18,6 @@ mod output_limit;
 mod stream;
 mod whole;
 
-pub use header::filter_header;
 pub use whole::inspect_broken_response;
 
 use super::settlement;
@@ -28,15 +27,38 @@ use super::state::responding::ResponseMode;
 use answer_id::find_answer_id;
 use bytes::Bytes;
 use error::{collect_error, process_error};
+use http::header::CONTENT_LENGTH;
 use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::keepalive;
 use llm_protocol::vendor_response::ResponseStream as _;
 use metered::process_metered;
 use mode::decide_mode;
+use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
 use whole::{append_bounded, process_whole};
+
+/// Checks the vendor's header and replaces it with the gateway's. If it says that a metered answer
+/// has no bytes, which are the words of silence, the answer ends here: Pingora calls no filter for
+/// its body.
+///
+/// # Errors
+/// Returns an error if the header is too large, if the status permits another attempt, or if the
+/// answer cannot end yet.
+pub fn filter_header(
+    record: &mut RequestRecord,
+    call: &mut AdmittedRequest,
+    header: &mut ResponseHeader,
+) -> Result<()> {
+    let length = header.headers.get(CONTENT_LENGTH);
+    let is_empty = header.status.is_success() && length.is_some_and(|length| length == "0");
+    header::filter_header(record, call, header)?;
+    match call.metered {
+        Some(_) if is_empty => filter_body(record, call, &mut None, true),
+        _ => Ok(()),
+    }
+}
 
 /// Passes a piece of the vendor's body on, or keeps it until the body is complete.
 ///

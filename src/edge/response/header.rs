@@ -104,7 +104,6 @@ pub fn filter_header(
         // Only status 400 can mean that the vendor refused the reasoning.
         call.reasoning_retry = None;
     }
-    let has_no_body = header.status.is_success() && text("content-length").as_deref() == Some("0");
     let vendor_request_id = text("request-id").or_else(|| text("x-request-id"));
     let vendor_request_id =
         vendor_request_id.filter(|id| is_forwardable_id(id, call.model.vendor.api_key.reveal()));
@@ -122,10 +121,6 @@ pub fn filter_header(
     )?;
     record.status = client_header.status.as_u16();
     *header = client_header;
-    if has_no_body && call.metered.is_some() {
-        // The words of silence. Pingora calls no filter for the body of such an answer.
-        return super::filter_body(record, call, &mut None, true);
-    }
     Ok(())
 }
 
