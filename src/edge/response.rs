@@ -27,9 +27,9 @@ use super::state::responding::ResponseMode;
 use answer_id::find_answer_id;
 use bytes::Bytes;
 use error::{collect_error, process_error};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use llm_protocol::Protocol;
-use llm_protocol::failure::Failure;
+use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::keepalive;
 use llm_protocol::vendor_response::ResponseStream as _;
 use metered::process_metered;
@@ -39,13 +39,15 @@ use pingora::{Error, ErrorType, Result};
 use stream::{fold_stream, process_stream};
 use whole::{append_bounded, process_whole};
 
+const CODED: &str = "The vendor compressed its answer, although it was asked not to.";
+
 /// Checks the vendor's header and replaces it with the gateway's. If it says that a metered answer
 /// has no bytes, which are the words of silence, the answer ends here: Pingora calls no filter for
 /// its body.
 ///
 /// # Errors
-/// Returns an error if the header is too large, if the status permits another attempt, or if the
-/// answer cannot end yet.
+/// Returns an error if the header is too large, if the status permits another attempt, or if a
+/// metered answer is compressed or cannot end yet.
 pub fn filter_header(
     record: &mut RequestRecord,
     call: &mut AdmittedRequest,
@@ -53,8 +55,16 @@ pub fn filter_header(
 ) -> Result<()> {
     let length = header.headers.get(CONTENT_LENGTH);
     let is_empty = header.status.is_success() && length.is_some_and(|length| length == "0");
+    let coding = header.headers.get(CONTENT_ENCODING);
+    let is_coded = header.status.is_success() && coding.is_some_and(|it| it != "identity");
     header::filter_header(record, call, header)?;
     match call.metered {
+        Some(_) if is_coded => {
+            call.exchange.mark_vendor_failed();
+            call.failure = Some(Failure::new(Kind::UpstreamFailed, CODED));
+            Error::e_explain(ErrorType::InvalidHTTPHeader, CODED)
+                .map_err(|error: Box<Error>| error.into_up())
+        }
         Some(_) if is_empty => filter_body(record, call, &mut None, true),
         _ => Ok(()),
     }

@@ -34,15 +34,18 @@ pub fn settle_or_release(call: &mut AdmittedRequest) {
     ) && call.attempts.was_sent;
     // A client that has received nothing will send the request again, and must not pay twice.
     let is_cut = progress.ended == Some(AbortReason::Shutdown);
-    let is_cut_mid_stream =
-        is_cut && progress.has_begun() && call.response.is_stream() && generated > 0;
+    // Media and vectors that pass on are counted by what was asked for, not by their bytes.
+    let has_passed = generated > 0 || call.response.is_passing;
+    let streams = call.response.is_stream() || call.response.is_passing;
+    let is_cut_mid_stream = is_cut && progress.has_begun() && streams && has_passed;
     let outcome = if progress.is_client_fault() {
         RequestOutcome::ClientLeft
     } else if is_cut_mid_stream {
         RequestOutcome::GatewayEnded
     } else if is_cut {
         RequestOutcome::Interrupted
-    } else if generated > 0 && (progress.ended == Some(AbortReason::Total) || too_large) {
+    } else if has_passed && progress.ended == Some(AbortReason::Total) || generated > 0 && too_large
+    {
         RequestOutcome::GatewayEnded
     } else if progress.has_begun() && call.response.is_stream() {
         RequestOutcome::VendorCut

@@ -195,6 +195,33 @@ fn a_body_of_no_bytes_is_the_words_of_silence_and_nothing_else() {
 }
 
 #[test]
+fn a_stream_that_the_gateway_ends_at_a_limit_of_time_is_billed() {
+    let (world, account) = plan().limit("total_seconds", 2).with_account();
+    let slow = json!({"model": "voice", "voice": "alloy", "input": "[[sim hang=1 bytes=100000]]"});
+    let answer = world.ask(&post(SPEECH, &account, &slow));
+    assert_eq!((answer.status, answer.end()), (200, Some(End::Cut)));
+    let ended = wait_for("the bill", SOON, || world.endings(&account).pop());
+    assert_eq!(ended["outcome"], "gateway_ended", "{ended}");
+    // 27 × 150 credits per 1 000 characters.
+    assert_eq!(micro(&ended["credits"]), 4_050_000, "{ended}");
+}
+
+#[test]
+fn an_answer_that_the_vendor_compressed_is_refused_and_costs_nothing() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-encoding: gzip\r\n\
+                content-length: 4\r\n\r\n\u{1f}\u{8}ab";
+    let vendor = Scripted::start(vec![Step::Send(head.as_bytes().to_vec())]);
+    let world = plan().endpoints(&[vendor.port]).start();
+    let account = world.account();
+    let balance = world.standing(&account).balance;
+    let body = json!({"model": "voice", "input": "x", "voice": "alloy"});
+    let answer = world.ask(&post(SPEECH, &account, &body));
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    assert!(answer.text().contains("compressed"), "{}", answer.text());
+    nothing_was_billed(&world, &account, balance);
+}
+
+#[test]
 fn a_transcription_in_any_format_costs_the_seconds_that_the_vendor_or_the_file_tells() {
     let (world, account) = plan().with_account();
     for (more, kind, seconds, estimated) in [

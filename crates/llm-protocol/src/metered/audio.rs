@@ -55,16 +55,17 @@ pub(super) fn length(file: &[u8]) -> AudioLength {
 /// all bytes count that no other chunk holds, at the lowest rate that a `fmt ` states.
 fn wav_length(chunks: &[u8]) -> AudioLength {
     let (mut rest, mut audio, mut has_end) = (chunks, 0, true);
-    let (mut rate, mut is_exact) = (u64::MAX, true);
+    // `None`: one of the formats has no lowest rate.
+    let (mut rate, mut is_exact) = (Some(u64::MAX), true);
     while let Some((head, after)) = rest.split_first_chunk::<8>() {
         let [name @ .., a, b, c, d] = head;
         let told = u32::from_le_bytes([*a, *b, *c, *d]);
         let size = usize::try_from(told).map_or(after.len(), |told| told.min(after.len()));
         let is_whole = usize::try_from(told) == Ok(size);
         if name == b"fmt " {
-            let (of_format, is_plain) = byte_rate(after).unwrap_or((u64::MAX, false));
-            rate = rate.min(of_format);
-            is_exact &= is_plain;
+            let format = byte_rate(after);
+            rate = rate.zip(format).map(|(rate, (own, _))| rate.min(own));
+            is_exact &= format.is_some_and(|(_, is_plain)| is_plain);
         }
         if has_end && name == b"data" && matches!(told, 0 | u32::MAX) {
             has_end = false;
@@ -82,14 +83,16 @@ fn wav_length(chunks: &[u8]) -> AudioLength {
         audio += rest.len();
     }
     let audio = u64::try_from(audio).unwrap_or(u64::MAX);
-    let seconds = Some(audio.div_ceil(rate)).filter(|_| audio > 0 && rate < u64::MAX);
+    let rate = rate.filter(|rate| audio > 0 && *rate < u64::MAX);
+    let seconds = rate.map(|rate| audio.div_ceil(rate));
     AudioLength {
         seconds,
         is_exact: is_exact && seconds.is_some(),
     }
 }
 
-/// Returns the fewest bytes of a second, and whether each sample has the same size.
+/// Returns the fewest bytes of a second, and whether each sample has the same size; `None` for a
+/// compressed format, whose decoders do not read the rate that the file states.
 fn byte_rate(format: &[u8]) -> Option<(u64, bool)> {
     const EXTENSIBLE: u64 = 0xfffe;
     let short = |at: usize| {
@@ -107,7 +110,9 @@ fn byte_rate(format: &[u8]) -> Option<(u64, bool)> {
         // Integers and floats; the two laws of G.711.
         1 | 3 => bits.div_ceil(8),
         6 | 7 => 1,
-        _ => return Some((told?, false)),
+        // ADPCM of Microsoft, the IMA and Yamaha: at most two samples in a byte.
+        2 | 17 | 32 => return Some(((long(4)? * short(2)? / 2).max(1), false)),
+        _ => return None,
     };
     let (samples, block) = (long(4)?, short(12)?);
     let rates = [samples * short(2)? * sample, samples * block];

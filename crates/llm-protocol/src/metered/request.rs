@@ -173,7 +173,7 @@ impl<'e> Reader<'e> {
         else {
             return match self.endpoint.counts_outputs(name, !part.is_file) {
                 true => Err(refuse(name, OTHER_COUNT)),
-                false if part.is_file || !self.may_hold_media(name) => Ok(()),
+                false if part.is_file || !self.may_refer(name) => Ok(()),
                 false => self.media(name, name, text()?),
             };
         };
@@ -232,7 +232,7 @@ impl<'e> Reader<'e> {
             {
                 return Err(refuse(name, OTHER_COUNT));
             }
-            if self.may_hold_media(name) {
+            if self.may_refer(name) {
                 return self.media_in(scan, name, name);
             }
             return Ok(scan.skip()?);
@@ -268,7 +268,7 @@ impl<'e> Reader<'e> {
             MemberRule::Spoken => match scan.string_or_skip()?.and_then(|text| text.value()) {
                 Some(text) => {
                     let characters = text.chars().count();
-                    self.content.characters = u64::try_from(characters).unwrap_or(u64::MAX);
+                    self.content.characters = u64::try_from(characters).unwrap_or(u64::MAX).max(1);
                     Ok(())
                 }
                 None => Err(wrong_type(name, "a string")),
@@ -278,10 +278,8 @@ impl<'e> Reader<'e> {
                 let count = scan.text_from(span.start).trim().parse().ok();
                 self.outputs(name, count)
             }
-            MemberRule::Name => match scan.string_or_skip()? {
-                Some(_) => Ok(()),
-                None => Err(wrong_type(name, "a string")),
-            },
+            MemberRule::Name if scan.kind()? == JsonKind::String => self.media_in(scan, name, name),
+            MemberRule::Name => Err(wrong_type(name, "a string")),
             MemberRule::Files | MemberRule::OptionalFile => Err(wrong_type(name, "a file")),
             MemberRule::OneOf(allowed) => {
                 let value = scan.string_or_skip()?.map(|value| value.name());
@@ -291,15 +289,17 @@ impl<'e> Reader<'e> {
         }
     }
 
-    /// Whether a member that no rule is for may hold media that the vendor counts.
-    fn may_hold_media(&self, name: &str) -> bool {
-        let name = name.to_ascii_lowercase();
-        let generates = [ModelKind::Image, ModelKind::Transcription].contains(&self.endpoint.kind);
-        let mut media = MEDIA.iter().chain(&SOURCES);
-        generates && media.any(|media| name.contains(media))
+    /// Whether the vendor may fetch what a member names that no rule is for.
+    fn may_refer(&self, name: &str) -> bool {
+        let kinds = [
+            ModelKind::Image,
+            ModelKind::Speech,
+            ModelKind::Transcription,
+        ];
+        kinds.contains(&self.endpoint.kind) && !OF_THE_CALLER.contains(&name)
     }
 
-    /// Reads the texts in a member that may hold media. `key`: the innermost name of the value.
+    /// Reads the texts in a member that may name media. `key`: the innermost name of the value.
     fn media_in(&mut self, scan: &mut JsonScanner<'_>, name: &str, key: &str) -> ParseResult {
         match scan.kind()? {
             JsonKind::String => {
@@ -319,7 +319,8 @@ impl<'e> Reader<'e> {
         if has_scheme || key.ends_with("file_id") {
             return Err(refuse(name, NO_REFERENCE));
         }
-        if text.starts_with("data:") || text.len() >= MIN_MEDIA_BYTES {
+        let is_coded = text.len() >= MIN_MEDIA_BYTES && !text.contains(' ');
+        if text.starts_with("data:") || is_coded {
             let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
             self.content.file_bytes = self.content.file_bytes.saturating_add(size);
         }
@@ -550,8 +551,8 @@ const LISTS: &str = "lists of strings";
 /// Parts of the names of members whose value a vendor may fetch or count as more than text.
 const MEDIA: [&str; 7] = ["image", "url", "uri", "pdf", "file", "audio", "video"];
 
-/// The same for a request whose model generates from media, beside [`MEDIA`].
-const SOURCES: [&str; 2] = ["mask", "reference"];
+/// Members that say who asks, which no vendor fetches.
+const OF_THE_CALLER: [&str; 3] = ["user", "safety_identifier", "metadata"];
 
 /// The least size of an image as text: a PNG of one pixel has 67 bytes, 92 in base64.
 const MIN_MEDIA_BYTES: usize = 80;

@@ -134,7 +134,7 @@ impl MeteredEndpoint {
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         let form = if kind.eq_ignore_ascii_case("text/event-stream") {
             MeteredForm::Events
-        } else if is_media(kind) {
+        } else if is_media(kind) && !(self.plays && kind.starts_with("text/")) {
             MeteredForm::Media
         } else {
             MeteredForm::Json
@@ -342,31 +342,41 @@ const IMAGE_FORMATS: [&str; 3] = ["png", "webp", "jpeg"];
 
 /// Names by which servers take the number of images beside `n`, or a member that holds it, in
 /// lower case without marks.
-const OTHER_COUNTS: [&str; 24] = [
+const OTHER_COUNTS: [&str; 34] = [
     "batch",
     "batchcount",
     "batchsize",
+    "candidates",
     "count",
     "extrabody",
     "generationconfig",
     "imagecount",
     "imagegenerationconfig",
     "imagenum",
+    "imagesnum",
+    "iterations",
     "maximages",
     "nimages",
     "niter",
     "nsamples",
+    "num",
     "numberofimages",
     "numberresults",
     "numimages",
+    "numgenerations",
     "numimagesperprompt",
     "numoutputs",
     "numoutputsperprompt",
     "numsamples",
+    "outputs",
     "parameters",
+    "quantity",
+    "repeat",
     "samplecount",
     "samples",
+    "samplesperprompt",
     "sequentialimagegenerationoptions",
+    "variations",
 ];
 
 const SVG: &str =

@@ -670,12 +670,24 @@ fn an_image_at_another_place_is_refused_and_one_in_the_request_counts() {
         ("input_image", json!("A".repeat(92)), LIMITS.context_tokens),
         ("image_size", json!("1024x1024"), 0),
         ("user", json!("https://example.test/people/1"), 0),
+        ("negative_prompt", json!("a word ".repeat(30)), 0),
     ] {
         assert_eq!(
             limits(generation(name, &value).unwrap()),
             expected,
             "{name}"
         );
+    }
+    for (name, value) in [
+        ("voice", json!("https://example.test/voice.wav")),
+        ("ref_audio", json!("file:///etc/voice.wav")),
+        ("references", json!([{"audio": "https://example.test/a"}])),
+        ("voice_settings", json!({"file_id": "file-1"})),
+    ] {
+        let mut body = json!({"model": "m", "input": "x", "voice": "alloy"});
+        body[name] = value;
+        let failure = read("/v1/audio/speech", &body).unwrap_err();
+        assert_eq!(failure.param.as_deref(), Some(name));
     }
     let parts = [
         ("model", None, b"m".as_slice()),
@@ -1046,9 +1058,19 @@ fn a_wav_file_is_as_long_as_any_decoder_can_read_it() {
             (10, true),
         ),
         (
-            "a compressed format",
-            vec![format(0x11, 8_000, 8, &[]), data(80_000)],
-            (10, false),
+            "two samples in a byte, whatever the rate of bytes",
+            vec![format(0x11, 8_000, 4_096, &[]), data(80_000)],
+            (20, false),
+        ),
+        (
+            "frames without a lowest rate",
+            vec![format(0x55, 8_000, 8, &[]), data(80_000)],
+            (0, false),
+        ),
+        (
+            "such frames in the second format",
+            vec![eight(), format(0x55, 8_000, 8, &[]), data(80_000)],
+            (0, false),
         ),
         ("no format", vec![data(80_000)], (0, false)),
         (
