@@ -10,6 +10,7 @@ use clap::Subcommand;
 use config::catalog::{Catalog, CatalogModel, CatalogVendor, EndpointAuth, HttpVersion};
 use config::{Settings, suggest};
 use credits::money::Micro;
+use llm_protocol::capabilities::CompletionsApi;
 use llm_protocol::metered::{self, MeteredEndpoint, ModelKind};
 use llm_protocol::{Protocol, translate};
 use serde::Serialize;
@@ -100,7 +101,11 @@ pub fn upstream_calls(catalog: &Catalog) -> Vec<UpstreamCall> {
                 |row: &&MeteredEndpoint| models.iter().any(|model| model.kind == row.kind);
             let metered = metered::ENDPOINTS.iter().filter(is_used);
             let metered = metered.map(|row| (vendor.protocol, row.path));
-            for (protocol, usual_path) in generation.chain(metered) {
+            let has =
+                |api: &CompletionsApi| models.iter().any(|model| model.completions() == Some(*api));
+            let completions = CompletionsApi::ALL.into_iter().filter(has);
+            let completions = completions.map(|api| (vendor.protocol, api.path()));
+            for (protocol, usual_path) in generation.chain(completions).chain(metered) {
                 let http = match (endpoint.http_version, endpoint.tls) {
                     (HttpVersion::Auto, true) => "HTTP/2 or HTTP/1.1",
                     (HttpVersion::Auto, false) | (HttpVersion::Http1, _) => "HTTP/1.1",

@@ -164,6 +164,18 @@ impl VendorClient<'_> {
                 sent = other;
             }
         }
+        // A model that only continues prompts refuses a chat.
+        if let (Some(api), Ok(chat)) = (model.completions(), &sent.response)
+            && matches!(chat.status, 400 | 404 | 405 | 422)
+        {
+            let name = &model.upstream_model;
+            let body = json!({"model": name, "prompt": "ok", "max_tokens": MAX_OUTPUT_TOKENS});
+            let body = Bytes::from(body.to_string());
+            let continued = self.send(address, (None, api.path()), (JSON, body)).await;
+            if matches!(&continued.response, Ok(response) if response.status < 300) {
+                sent = continued;
+            }
+        }
         let SentSample {
             metered,
             usual_path,
@@ -253,14 +265,21 @@ impl VendorClient<'_> {
             Some(endpoint) => (endpoint.path, endpoint.sample(&model.upstream_model)),
             None => (
                 translate::vendor_path(model.protocol()),
-                (
-                    "application/json",
-                    test_request_body(model).to_string().into_bytes(),
-                ),
+                (JSON, test_request_body(model).to_string().into_bytes()),
             ),
         };
+        let content = (content_type, body.into());
+        self.send(address, (metered, usual_path), content).await
+    }
+
+    /// Sends a body to a path, which is that of a metered endpoint or of another one.
+    async fn send(
+        &self,
+        address: SocketAddr,
+        (metered, usual_path): (Option<&'static MeteredEndpoint>, &'static str),
+        (content_type, body): (&'static str, Bytes),
+    ) -> SentSample {
         let began = Instant::now();
-        let body = Bytes::from(body);
         let response = self
             .post(address, usual_path, content_type, body.clone())
             .await;
@@ -274,6 +293,8 @@ impl VendorClient<'_> {
         }
     }
 }
+
+const JSON: &str = "application/json";
 
 /// A small request to a vendor, and what became of it.
 struct SentSample {

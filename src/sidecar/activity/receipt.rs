@@ -203,7 +203,8 @@ fn factors(usage: &Usage, price: &PriceList) -> Vec<(&'static str, String, Strin
 fn explain_cost(outcome: RequestOutcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
         (RequestOutcome::Completed, false) => {
-            "The response completed. It is billed by the vendor's own count."
+            "The response completed. It is billed by the vendor's own count, or by the images or characters that were counted \
+             here if the price is per image or character."
         }
         (RequestOutcome::Completed, true) => {
             "The response completed, but the vendor reported no usage. The cost is estimated from the content of the request and \

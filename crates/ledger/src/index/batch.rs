@@ -66,8 +66,10 @@ struct IndexedUsage {
     cache_write_5m: u64,
     cache_write_1h: u64,
     audio_input: u64,
+    image_input: u64,
     output: u64,
     audio_output: u64,
+    image_output: u64,
 }
 
 impl<'a> IndexedDetail<'a> {
@@ -111,9 +113,11 @@ impl IndexedUsage {
             self.cache_write_5m,
             self.cache_write_1h,
             self.audio_input,
+            self.image_input,
         ];
         let input = input.into_iter().fold(self.input, u64::saturating_add);
-        let output = self.output.saturating_add(self.audio_output);
+        let output = [self.audio_output, self.image_output];
+        let output = output.into_iter().fold(self.output, u64::saturating_add);
         let [input, cache_read, output] =
             [input, self.cache_read, output].map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
         SpendTotals {

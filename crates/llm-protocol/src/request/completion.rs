@@ -160,6 +160,7 @@ mod tests {
             (json!({"Best_of": 5}), "Best_of"),
             (json!({"max_completion_tokens": 5}), "max_completion_tokens"),
             (json!({"n_predict": 5}), "max_tokens"),
+            (json!({"n_cmpl": 5}), "max_tokens"),
             (json!({"extra_body": {"best_of": 5}}), "max_tokens"),
             (json!({"store": true}), "max_tokens"),
         ] {

@@ -26,7 +26,7 @@ const NAMES: &str = include_str!("extensions.txt");
 const UNPRICED_MEMBERS: [&str; 24] = names_in(NAMES, "unpriced");
 
 /// Output limits and answer counts under other names than the surface's.
-const FOREIGN_OUTPUT_LIMITS: [&str; 16] = names_in(NAMES, "output limits");
+const FOREIGN_OUTPUT_LIMITS: [&str; 17] = names_in(NAMES, "output limits");
 
 /// Names of objects that contain a vendor's own options. Some vendors, and gateways before them,
 /// read the options as top-level members.

@@ -108,7 +108,7 @@ pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) 
 }
 
 /// Removes zeros that count nothing. No prompt is empty, so an answer without any input was not
-/// counted, unless no output was generated either.
+/// counted, unless no output was generated either; nor was an output that has text.
 fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
     let is_zero = |count: Option<u64>| count.unwrap_or(0) == 0;
     let input = [
@@ -119,12 +119,14 @@ fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
     ];
     let is_free =
         is_zero(counters.completion) && is_zero(counters.total) && estimate.output_total() == 0;
-    if is_free || !input.into_iter().all(is_zero) {
+    if is_free {
         return *counters;
     }
+    let is_counted = !input.into_iter().all(is_zero);
+    let is_silent = is_counted && estimate.output_total() == 0;
     ChatCounters {
-        prompt: None,
-        completion: counters.completion.filter(|count| *count > 0),
+        prompt: counters.prompt.filter(|_| is_counted),
+        completion: counters.completion.filter(|count| *count > 0 || is_silent),
         ..*counters
     }
 }
@@ -133,12 +135,14 @@ fn chat_counts(counters: &ChatCounters, estimate: &Usage) -> ChatCounters {
 /// after a compaction has no input of its own.
 fn messages_counts(counters: &MessagesCounters, estimate: &Usage) -> MessagesCounters {
     let is_free = counters.output.unwrap_or(0) == 0 && estimate.output_total() == 0;
-    if is_free || counters.input_size() > 0 || !counters.compactions.is_empty() {
+    if is_free || !counters.compactions.is_empty() {
         return *counters;
     }
+    let is_counted = counters.input_size() > 0;
+    let is_silent = is_counted && estimate.output_total() == 0;
     MessagesCounters {
-        input: None,
-        output: counters.output.filter(|count| *count > 0),
+        input: counters.input.filter(|_| is_counted),
+        output: counters.output.filter(|count| *count > 0 || is_silent),
         ..*counters
     }
 }

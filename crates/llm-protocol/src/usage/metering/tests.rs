@@ -257,8 +257,18 @@ fn zeros_beside_what_was_generated_are_no_count() {
         meter(&VendorCounters::Chat(zeros), &bounds(), &audio).verdict,
         UsageVerdict::Estimated
     );
+    // Nor is a zero beside a prompt that was counted.
     let one = chat([n(1), NO, NO, n(0), NO, NO]);
-    assert_eq!(metered(&one).verdict, UsageVerdict::Exact);
+    let found = metered(&one);
+    assert_eq!(
+        (found.usage.input, found.usage.output, found.verdict),
+        (1, estimate().output, UsageVerdict::Estimated)
+    );
+    let silent = meter(&VendorCounters::Chat(one), &bounds(), &nothing);
+    assert_eq!(
+        (silent.usage.output, silent.verdict),
+        (0, UsageVerdict::Exact)
+    );
 }
 
 #[test]
