@@ -26,6 +26,7 @@ use crate::billing::admission::{Admission, LedgerLookup};
 use crate::billing::{CreditService, EmbeddedAdmission};
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
+use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard;
 use crate::edge::{Gateway, Recorders};
 use crate::idempotency::{
@@ -304,6 +305,7 @@ fn build_edge(
         Arc::clone(settings),
         gateway.recorders.clone(),
         shares.clients,
+        Pulse::new(Arc::clone(&stores.admission)),
     );
     gateway
         .watch_pressure(Arc::clone(&connections))

@@ -90,11 +90,8 @@ impl ServerHandle {
         {
             reasons.push(reason("store", trouble));
         }
-        if self.pulse.has_stopped() {
-            reasons.push(reason(
-                "edge",
-                "the threads that serve requests do not run: the disk of data_dir may not answer",
-            ));
+        if let Some(stop) = self.pulse.stop_reason() {
+            reasons.push(reason("edge", stop));
         }
         if !self.admission.is_healthy() {
             reasons.push(reason(

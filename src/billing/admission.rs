@@ -90,6 +90,13 @@ pub trait Admission: Send + Sync {
     /// Returns whether settled requests reach the ledger or the shared store.
     fn is_healthy(&self) -> bool;
 
+    /// Reads what the admission of every request reads, anew. The health of a shared store is
+    /// checked elsewhere.
+    ///
+    /// # Errors
+    /// Returns an error if a file fails or does not answer in time.
+    async fn check_reads(&self) -> Result<(), StoreError>;
+
     /// Updates the gauges that are computed on demand.
     fn update_gauges(&self, now_ms: i64);
 

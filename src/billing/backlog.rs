@@ -197,10 +197,15 @@ impl LedgerBacklog {
     /// # Errors
     /// Returns an error if the backlog has reached its bound.
     pub fn check_room(&self) -> Result<(), BacklogRefusal> {
-        if self.is_calm() || self.update_pressure() < REFUSE_ALL_FROM {
-            return Ok(());
+        match self.is_full() {
+            true => Err(self.refuse(BacklogReason::Full)),
+            false => Ok(()),
         }
-        Err(self.refuse(BacklogReason::Full))
+    }
+
+    /// Returns whether the backlog has reached its bound, so that all requests are refused.
+    pub fn is_full(&self) -> bool {
+        !self.is_calm() && self.update_pressure() >= REFUSE_ALL_FROM
     }
 
     /// Checks whether a request of this account may wait for admission, without counting it.

@@ -139,6 +139,20 @@ impl Admission for EmbeddedAdmission {
         self.credit.is_healthy()
     }
 
+    async fn check_reads(&self) -> Result<(), StoreError> {
+        let (accounts, credit) = (self.accounts.clone(), self.credit.clone());
+        let key = move || accounts.database().keys().key_owner(&[0; 32]);
+        let key = ROW_READS.run(key).await;
+        key.map_err(|error| StoreError::io("look up a key in app.db", error.into()))??;
+        let row = move || {
+            let rows = credit.serving.ledger.rows();
+            rows.load_account("", credit.instance_id())
+        };
+        let row = ROW_READS.run(row).await;
+        row.map_err(|error| StoreError::io("read a balance in ledger.db", error.into()))??;
+        Ok(())
+    }
+
     fn update_gauges(&self, now_ms: i64) {
         self.credit.update_gauges(now_ms);
     }

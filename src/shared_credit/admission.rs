@@ -90,6 +90,10 @@ impl Admission for SharedAdmission {
         self.billing.is_healthy()
     }
 
+    async fn check_reads(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn update_gauges(&self, now_ms: i64) {
         self.billing.update_gauges(now_ms);
     }

@@ -319,7 +319,7 @@ fn a_database_that_answers_nobody_stops_no_status_page() {
     let look = Request::get("/admin/v1/accounts").bearer(&root.key);
     assert_eq!(client::ask(world.admin, &look).status, 200);
     let page = Request::get("/dashboard").header("cookie", "gw-session=none");
-    let Some(frozen) = FrozenDisk::freeze_reads(&world) else {
+    let Some(frozen) = FrozenDisk::freeze_reads(&world, ".db") else {
         return;
     };
     // More than there are threads for them.
@@ -334,13 +334,70 @@ fn a_database_that_answers_nobody_stops_no_status_page() {
     let mut waiting = ask_all(world.admin, &look);
     waiting.extend(ask_all(world.sidecar, &page));
     for _ in 0..20 {
-        for path in ["/healthz", "/readyz", "/metrics"] {
+        for path in ["/healthz", "/metrics"] {
             assert_eq!(client::ask(world.admin, &Request::get(path)).status, 200);
         }
+        assert!(matches!(world.readiness().0, 200 | 503));
     }
     drop(frozen);
     for connection in &mut waiting {
         assert!(matches!(connection.answer().status, 200 | 303));
+    }
+    world.close();
+}
+
+/// Number of endings that may wait for the ledger for a second, at the rate that a process assumes
+/// at its start.
+const BACKLOG_OF_A_SECOND: usize = 250;
+
+/// Lets writes of the ledger stand still, with as many endings behind them as may wait.
+fn freeze_full_backlog(world: &World, account: &Account) -> Option<FrozenDisk> {
+    let hold = Chat.whole(&account.key, "hold=headers input=1 output=1");
+    let begin = |_| {
+        let mut connection = world.connect();
+        assert!(connection.send(&hold.bytes()));
+        connection
+    };
+    let mut held: Vec<_> = (0..=BACKLOG_OF_A_SECOND).map(begin).collect();
+    world.vendor.wait_busy(held.len() as u64);
+    let frozen = FrozenDisk::freeze_writes_of(world, "ledger.db")?;
+    world.vendor.release();
+    for connection in &mut held {
+        assert_eq!(connection.answer().status, 200);
+    }
+    Some(frozen)
+}
+
+#[test]
+fn a_gateway_is_not_ready_while_what_every_request_needs_does_not_answer() {
+    let plan = Plan::default()
+        .limit("ledger_backlog_seconds", 1)
+        .limit("open_requests_per_account", 512);
+    let (world, account) = served(plan);
+    let request = Chat.whole(&account.key, "input=1 output=1");
+    let freezes: [(&str, fn(&World, &Account) -> Option<FrozenDisk>); 3] = [
+        ("in app.db: the disk", |world, _| {
+            FrozenDisk::freeze_reads(world, "app.db")
+        }),
+        ("in ledger.db: the disk", |world, _| {
+            FrozenDisk::freeze_reads(world, "ledger.db")
+        }),
+        ("wait for the ledger", freeze_full_backlog),
+    ];
+    for (why, freeze) in freezes {
+        let Some(frozen) = freeze(&world, &account) else {
+            return;
+        };
+        wait_until("the gateway not to be ready", SOON, || {
+            let (status, body) = world.readiness();
+            let reason = &body["reasons"][0];
+            let message = reason["message"].as_str().unwrap_or_default();
+            status == 503 && reason["code"] == "edge" && message.contains(why)
+        });
+        refused(Chat, &world.ask(&request));
+        drop(frozen);
+        wait_until("the gateway to be ready", SOON, || world.is_ready());
+        world.works(Chat, &account.key);
     }
     world.close();
 }

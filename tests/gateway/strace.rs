@@ -119,11 +119,14 @@ impl FrozenDisk {
         Self::hold_up(world, &files_in(&world.data_dir()), BLOCKING_CALLS)
     }
 
-    /// Holds up every thread that begins to read a database.
-    pub fn freeze_reads(world: &World) -> Option<Self> {
-        let mut files = files_in(&world.data_dir());
-        files.retain(|file| file.to_str().unwrap().contains(".db"));
-        Self::hold_up(world, &files, "fcntl")
+    /// Holds up every thread that writes to the database `name`.
+    pub fn freeze_writes_of(world: &World, name: &str) -> Option<Self> {
+        Self::hold_up(world, &databases_in(world, name), BLOCKING_CALLS)
+    }
+
+    /// Holds up every thread that begins to read a database whose name ends with `name`.
+    pub fn freeze_reads(world: &World, name: &str) -> Option<Self> {
+        Self::hold_up(world, &databases_in(world, name), "fcntl,pread64")
     }
 
     /// Holds up every thread that checks a database for writes of other processes.
@@ -170,6 +173,17 @@ fn options_of(files: &[PathBuf], calls: &str, fault: String) -> Vec<String> {
     options.extend(["-e".to_owned(), format!("trace={calls}")]);
     options.extend(["-e".to_owned(), fault]);
     options
+}
+
+/// The files of the databases whose name ends with `name`.
+fn databases_in(world: &World, name: &str) -> Vec<PathBuf> {
+    let mut files = files_in(&world.data_dir());
+    files.retain(|file| {
+        let file = file.to_str().unwrap();
+        let file = file.trim_end_matches("-shm").trim_end_matches("-wal");
+        file.ends_with(name)
+    });
+    files
 }
 
 fn files_in(dir: &Path) -> Vec<PathBuf> {

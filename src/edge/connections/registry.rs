@@ -98,12 +98,13 @@ impl Connections {
         settings: Arc<ArcSwap<Settings>>,
         recorders: Recorders,
         descriptors: u64,
+        pulse: Pulse,
     ) -> Arc<Self> {
         Arc::new(Self {
             settings,
             recorders,
             descriptors,
-            pulse: Arc::default(),
+            pulse: Arc::new(pulse),
             open: Mutex::default(),
         })
     }
