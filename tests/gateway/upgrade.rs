@@ -208,35 +208,68 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     drop(running);
 }
 
+/// Lets the predecessor wait for a successor that stands still.
+fn wait_for_successor(world: &World, successor: u32) {
+    let said = |world: &World| world.log().matches("handing over to a successor").count();
+    let before = said(world);
+    signal(successor, "STOP");
+    world.signal("QUIT");
+    wait_until("the hand-over", SOON, || said(world) > before);
+}
+
 #[test]
 fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_itself() {
     let (mut world, account) = World::with_account();
-    let successor = world.begin_successor();
-    let id = successor.id();
-    let mut old = world.hand_over_by(successor, |world| {
-        // The predecessor waits for it with the sockets.
-        signal(id, "STOP");
-        world.signal("QUIT");
-        wait_for("the hand-over", SOON, || {
-            let log = world.log();
-            log.contains("handing over to a successor").then_some(())
-        });
-        world.signal("KILL");
-        signal(id, "CONT");
-    });
-    old.wait().unwrap();
-    world.works(Chat, &account.key);
+    let socket = world.data_dir().join("upgrade.sock");
+    let kills: [&dyn Fn(&World, u32); 4] = [
+        // Before it hands over, and somewhere on the way.
+        &|world, _| world.signal("KILL"),
+        &|world, _| {
+            world.signal("QUIT");
+            world.signal("KILL");
+        },
+        // While it waits for the successor to ask for the sockets.
+        &|world, successor| {
+            wait_for_successor(world, successor);
+            world.signal("KILL");
+            signal(successor, "CONT");
+        },
+        // After the successor has asked for them.
+        &|world, successor| {
+            wait_for_successor(world, successor);
+            world.signal("STOP");
+            signal(successor, "CONT");
+            wait_until("the successor to ask", SOON, || socket.exists());
+            world.signal("KILL");
+        },
+    ];
+    for kill in kills {
+        let successor = world.begin_successor();
+        let id = successor.id();
+        let mut old = world.hand_over_by(successor, |world| kill(world, id));
+        old.wait().unwrap();
+        world.works(Chat, &account.key);
+    }
 }
 
 #[test]
 fn a_gateway_is_upgraded_whose_data_dir_is_longer_than_the_path_of_a_socket_may_be() {
-    let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("d".repeat(150));
-    let (mut world, account) = Plan::default().data(&data).with_account();
-    let mut old = world.upgrade();
-    let status = ended(&mut old);
-    assert_eq!(status.code(), Some(0), "{}", world.log());
-    world.works(Chat, &account.key);
+    for bytes in [143, 240] {
+        let dir = tempfile::tempdir().unwrap();
+        let rest = bytes - dir.path().as_os_str().len() - "/".len();
+        let data = dir.path().join("d".repeat(rest));
+        let (mut world, account) = Plan::default().data(&data).with_account();
+        let marker = "events=8 hold=5 input=10 output=5";
+        let running = streams(&world, &account, 2, marker, 1_000);
+        let mut old = world.upgrade();
+        world.works(Chat, &account.key);
+        world.vendor.release();
+        for (surface, mut connection, mut answer) in running {
+            surface.completes(&mut connection, &mut answer);
+        }
+        let status = ended(&mut old);
+        assert_eq!(status.code(), Some(0), "{}", world.log());
+    }
 }
 
 #[test]
