@@ -51,6 +51,15 @@ fn an_idle_gateway_ends_at_once() {
 }
 
 #[test]
+fn each_process_with_personal_data_has_a_thread_that_empties_the_logs_of_databases() {
+    let (alone, edge) = (World::new(), Plan::default().shared().start());
+    let sidecar = &edge.beside.as_ref().unwrap().sidecar;
+    for (world, has_data) in [(&alone, true), (sidecar, true), (&edge, false)] {
+        assert_eq!(world.has_thread("database-logs"), has_data);
+    }
+}
+
+#[test]
 fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
     let (mut world, account) = World::with_account();
     let streams = BOTH.map(|surface| {

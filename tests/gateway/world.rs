@@ -521,6 +521,15 @@ impl World {
         successor
     }
 
+    /// Whether the gateway has a thread of this name.
+    pub fn has_thread(&self, name: &str) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let name_of =
+            |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+        let mut names = threads.flatten().filter_map(|thread| name_of(thread).ok());
+        names.any(|of_thread| of_thread.trim_end() == name)
+    }
+
     /// Makes the gateway hand over to a waiting process. Returns the old process, which finishes
     /// its work.
     pub fn hand_over_to(&mut self, successor: Child) -> Child {
