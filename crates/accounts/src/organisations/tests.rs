@@ -539,14 +539,14 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
     let operators = create("Operator's", "uid 0", stranger, (&friend, own));
     let shared = create("Shared", stranger, stranger, (&friend, co_owner));
     let handed = create("Handed over", &friend, &friend, (stranger, co_owner));
-    let demotion = world.accounts.with_actor(&by("uid 0"), NOW).change_member(
-        MemberAuthority::Operator,
-        &handed,
-        &friend,
-        MemberEdit::Role(OrganisationRole::Member),
-        None,
-    );
-    demotion.unwrap();
+    let make_friend = |account: &str, role: OrganisationRole| {
+        let operator = by("uid 0");
+        let acting = world.accounts.with_actor(&operator, NOW);
+        let edit = MemberEdit::Role(role);
+        let changed = acting.change_member(MemberAuthority::Operator, account, &friend, edit, None);
+        changed.unwrap();
+    };
+    make_friend(&handed, own);
     // In the operator's organisation, the stranger invites a mate, and the mate another one.
     let mut inviter = stranger.clone();
     let mut guest = |email: &str| {
@@ -569,17 +569,25 @@ fn the_first_proof_of_a_mailbox_ends_what_others_may_do_in_its_own_organisations
     let ([operators_key, friends_key], [left_key, kept_key], [_, handed_key]) =
         (keys_of(&operators), keys_of(&shared), keys_of(&handed));
     let organisations = world.accounts.organisations();
-    let listed = organisations.unproven(stranger).unwrap().into_iter();
-    let guests = FirstProofEnds::Guests {
+    let guests = |webhook: bool| FirstProofEnds::Guests {
         emails: vec!["mate@example.com".into(), "next-mate@example.com".into()],
-        webhook: true,
+        webhook,
     };
+    make_friend(&operators, OrganisationRole::Admin);
+    let listed = organisations.unproven(stranger).unwrap();
+    assert_eq!(
+        listed[2].ends,
+        guests(false),
+        "the friend could have set it"
+    );
+    make_friend(&operators, own);
+    let listed = organisations.unproven(stranger).unwrap().into_iter();
     assert_eq!(
         listed.map(|it| (it.name, it.ends)).collect::<Vec<_>>(),
         [
             ("Acme", FirstProofEnds::Others),
             ("Handed over", FirstProofEnds::Others),
-            ("Operator's", guests),
+            ("Operator's", guests(true)),
             ("Shared", FirstProofEnds::Membership),
         ]
         .map(|(name, ends)| (name.to_owned(), ends))
