@@ -227,6 +227,7 @@ fn chat_model(base: ChatModel, written: &Capabilities) -> ChatModel {
         takes_effort: base.takes_effort,
         tools_with_reasoning: match written.tools_with_reasoning {
             Some(ToolsWithReasoningKey::Any) => ToolsWithReasoning::Any,
+            Some(ToolsWithReasoningKey::Unforced) => ToolsWithReasoning::Unforced,
             Some(ToolsWithReasoningKey::EffortNone) => ToolsWithReasoning::EffortNone,
             Some(ToolsWithReasoningKey::ResponsesOnly) => ToolsWithReasoning::ResponsesOnly,
             None => base.tools_with_reasoning,

@@ -676,7 +676,8 @@ pub struct Profile {
     #[serde(default)]
     pub request: Option<Vec<String>>,
     /// Members that the server refuses. The gateway removes them everywhere, also in the server's
-    /// own protocol, and says so in `x-gateway-warnings`.
+    /// own protocol, and says so in `x-gateway-warnings`; `messages.name` is removed from messages
+    /// alone.
     #[serde(default)]
     pub drop: Option<Vec<String>>,
     /// The server refuses members that it does not know (default: false). The gateway then removes
@@ -1082,7 +1083,8 @@ pub struct Capabilities {
     pub reasoning: Option<bool>,
     /// Chat and responses vendors: accepted reasoning efforts.
     pub effort_values: Option<Vec<EffortKey>>,
-    /// Chat vendors: whether function tools work with reasoning.
+    /// Chat vendors: whether function tools work with reasoning. `unforced`: they do, but a
+    /// `tool_choice` that forces one turns reasoning off.
     pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
     /// Chat vendors: `stop`.
     pub stop: Option<bool>,
@@ -1191,6 +1193,7 @@ pub enum UpstreamProtocol {
 #[serde(rename_all = "snake_case")]
 pub enum ToolsWithReasoningKey {
     Any,
+    Unforced,
     EffortNone,
     ResponsesOnly,
 }

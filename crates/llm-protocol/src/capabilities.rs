@@ -268,6 +268,8 @@ pub struct ResponsesModel {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToolsWithReasoning {
     Any,
+    /// The model accepts tools, but a forced choice of one only without reasoning.
+    Unforced,
     /// The model accepts tools only with the effort `none`.
     EffortNone,
     /// The model accepts tools only in the responses protocol.

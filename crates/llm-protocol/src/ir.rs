@@ -325,6 +325,17 @@ pub enum ToolChoice<'a> {
     },
 }
 
+impl ToolChoice<'_> {
+    /// Returns whether the model must call a tool.
+    pub fn is_forced(&self) -> bool {
+        match self {
+            Self::Absent | Self::Auto | Self::None => false,
+            Self::Required | Self::Tool(_) => true,
+            Self::Allowed { required, .. } => *required,
+        }
+    }
+}
+
 /// The output limit, with the name of the member that set it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestedOutputLimit {

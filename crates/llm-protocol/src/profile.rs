@@ -15,7 +15,7 @@ pub struct VendorProfile {
     /// and tools. The gateway adds no other member to a request.
     pub request: Vec<String>,
     /// Names of members that the server refuses, or that another vendor defined. The gateway
-    /// removes them from passed-on requests, at any level.
+    /// removes them from passed-on requests, at any level; after `messages.`, from messages alone.
     pub drop: Vec<String>,
     /// True if the server refuses every member that is neither in the base nor in `request`.
     pub strict: bool,
@@ -212,7 +212,12 @@ impl VendorProfile {
             ChatPlace::Call => &CHAT_CALL,
             ChatPlace::Inner => return self.drop.iter().any(|name| name == member),
         };
-        self.drop.iter().any(|name| name == member) || self.strict && !base.contains(&member)
+        let is_it = |name: &String| {
+            let of_message = name.strip_prefix("messages.");
+            let of_message = of_message.filter(|_| place == ChatPlace::Message);
+            of_message.unwrap_or(name) == member
+        };
+        self.drop.iter().any(is_it) || self.strict && !base.contains(&member)
     }
 }
 

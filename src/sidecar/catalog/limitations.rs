@@ -86,13 +86,10 @@ pub fn repair_limitations(
                 "frequency_penalty",
                 "logit_bias",
             ];
-            let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone
-                && known.tools_with_reasoning;
+            let kept = known.tools_with_reasoning;
             let thinking = match model.reasoning {
                 false if known.reasoning => Some("removed: the model does not reason"),
-                true if is_kept => Some(
-                    "switched off if the request has tools: the vendor refuses the combination",
-                ),
+                true if kept => kept_from_reasoning(model.tools_with_reasoning),
                 _ => None,
             };
             let thinking = thinking.map(|what| Limitation {
@@ -243,9 +240,9 @@ fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitatio
             "removed: the model does not reason",
         ),
         loss(
-            model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+            model.reasoning && kept_from_reasoning(model.tools_with_reasoning).is_some(),
             thinking(),
-            "switched off if the request has tools: the vendor refuses the combination",
+            kept_from_reasoning(model.tools_with_reasoning).unwrap_or_default(),
         ),
         loss(
             is_messages && !model.cache_breakpoints,
@@ -256,6 +253,19 @@ fn chat_model_limitations(model: &ChatModel, surface: Protocol) -> Vec<Limitatio
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Returns when tools keep a model from reasoning.
+fn kept_from_reasoning(tools: ToolsWithReasoning) -> Option<&'static str> {
+    match tools {
+        ToolsWithReasoning::EffortNone => {
+            Some("switched off if the request has tools: the vendor refuses the combination")
+        }
+        ToolsWithReasoning::Unforced => {
+            Some("switched off if the request forces a tool: the vendor refuses the combination")
+        }
+        ToolsWithReasoning::Any | ToolsWithReasoning::ResponsesOnly => None,
+    }
 }
 
 #[cfg(test)]

@@ -81,7 +81,12 @@ pub fn write(
         reasons: model.reasoning,
         levels: &model.effort_values,
         takes_level: model.takes_effort,
-        is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+        is_kept_from: has_tools
+            && match model.tools_with_reasoning {
+                ToolsWithReasoning::EffortNone => true,
+                ToolsWithReasoning::Unforced => request.choice.is_forced(),
+                ToolsWithReasoning::Any | ToolsWithReasoning::ResponsesOnly => false,
+            },
     };
     let effort = effort::select_effort(request, &support, writer.fallback.warnings);
     writer.reasoning_switch(effort, model.reasoning && effort::is_on(request));

@@ -17,12 +17,14 @@ enum Numbers {
     MaximumLast,
     /// The maximum directly follows the number of tokens in the request. Other numbers may follow.
     MaximumSecond,
+    /// The maximum stands between the output that the request asks for and its input.
+    MaximumBetween,
     None,
 }
 
 /// Parts of the sentences, in lower case. The first part that a message contains determines the
 /// order of the numbers.
-const SENTENCES: [(&str, Numbers); 29] =
+const SENTENCES: [(&str, Numbers); 30] =
     parse_sentences(names_in(VENDOR_TEXT, "context sentences"));
 
 /// Parses rows that consist of an order of numbers and a sentence.
@@ -34,6 +36,7 @@ const fn parse_sentences<const N: usize>(rows: [&'static str; N]) -> [(&'static 
             b"first" => Numbers::MaximumFirst,
             b"second" => Numbers::MaximumSecond,
             b"last" => Numbers::MaximumLast,
+            b"between" => Numbers::MaximumBetween,
             _ => {
                 assert!(matches!(place.as_bytes(), b"none"), "a row has no place");
                 Numbers::None
@@ -79,6 +82,12 @@ pub(super) fn numbers(message: &str) -> Option<ContextOverflow> {
             tokens: found.next()?,
             maximum: found.next()?,
         },
+        Numbers::MaximumBetween => {
+            let output = found.next()?;
+            let maximum = found.next()?;
+            let tokens = found.next()?.saturating_add(output);
+            ContextOverflow { tokens, maximum }
+        }
     };
     (overflow.tokens > overflow.maximum).then_some(overflow)
 }
@@ -98,6 +107,12 @@ mod tests {
     #[test]
     fn each_vendors_sentence_is_known_with_its_numbers() {
         for (message, tokens, maximum) in [
+            (
+                "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is \
+                 131072 tokens and your request has 120000 input tokens (32000 > 131072 - 120000).",
+                152_000,
+                131_072,
+            ),
             (
                 "prompt is too long: 210000 tokens > 200000 maximum",
                 210_000,

@@ -47,7 +47,7 @@ impl RequestSummary {
             || self.has_unsupported_effort(known, model.reasoning, &model.effort_values)
             || known.efforts && self.has_switched_effort(model)
             || !model.takes_effort && hints.effort != EnumMember::Absent
-            || must_disable_reasoning(model, known)
+            || may_have_to_disable_reasoning(model, known)
                 && (hints.has(Setting::Tools) || hints.has(Setting::Functions))
                 && hints.effort != EnumMember::Known(Effort::None)
             || known.reasoning_replay
@@ -125,11 +125,14 @@ impl RequestSummary {
     }
 }
 
-/// Returns whether the model accepts function tools only if it does not reason.
-pub(super) fn must_disable_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
+/// Returns whether the model accepts some choice of function tools only if it does not reason.
+pub(super) fn may_have_to_disable_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
     known.tools_with_reasoning
         && model.reasoning
-        && model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+        && matches!(
+            model.tools_with_reasoning,
+            ToolsWithReasoning::EffortNone | ToolsWithReasoning::Unforced
+        )
 }
 
 fn is_unsupported(effort: EnumMember<Effort>, levels: &[Effort]) -> bool {

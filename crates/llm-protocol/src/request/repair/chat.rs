@@ -10,11 +10,13 @@ use super::{
 };
 use crate::capabilities::identifiers;
 use crate::capabilities::repair_rules::KnownCapabilities;
-use crate::capabilities::{ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds};
+use crate::capabilities::{
+    ChatModel, ParallelToolCalls, ReasoningReplay, ToolCallIds, ToolsWithReasoning,
+};
 use crate::chat::write_request::turns::ACKNOWLEDGEMENT;
 use crate::ir::{Effort, JsonPath};
 use crate::json::{JsonValue, Span, edit::JsonEdit, edit::json_string};
-use crate::request::repair_check::must_disable_reasoning;
+use crate::request::repair_check::may_have_to_disable_reasoning;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -89,19 +91,38 @@ impl<'a> ForeignFieldRemover<'a> {
         let has_tools = ["tools", "functions"]
             .iter()
             .any(|name| root.get(name).is_some_and(|list| !is_empty_value(list)));
-        if must_disable_reasoning(model, known) && has_tools {
+        let must_disable = may_have_to_disable_reasoning(model, known)
+            && has_tools
+            && (model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+                || forces_tool(root.get("tool_choice")));
+        let has_switch = !model.reasoning_off.is_empty();
+        if must_disable && !effort_value.is_some_and(|effort| effort.is("none")) {
             match effort_value {
-                Some(effort) if effort.is("none") => {}
+                Some(_) if has_switch => {
+                    self.warnings.downgraded(EFFORT_MEMBER);
+                    self.drop_member(root, EFFORT_MEMBER);
+                }
                 Some(effort) => {
                     self.warnings.downgraded(EFFORT_MEMBER);
                     self.replace_string(effort, "none");
                 }
-                None => {
-                    self.drop_member(root, EFFORT_MEMBER);
-                    self.warnings.inserted(EFFORT_MEMBER);
-                    self.insert_member(root, EFFORT_MEMBER, "\"none\"");
+                None => self.drop_member(root, EFFORT_MEMBER),
+            }
+            let none = [(EFFORT_MEMBER.to_owned(), "\"none\"".to_owned())];
+            let switch = match effort_value {
+                _ if has_switch => model.reasoning_off.as_slice(),
+                None => &none,
+                Some(_) => &[],
+            };
+            for (name, json) in switch {
+                if name == EFFORT_MEMBER || root.get(name).is_none() {
+                    self.warnings.inserted(name);
+                    self.insert_member(root, name, json);
                 }
             }
+            return;
+        }
+        if must_disable && !has_switch {
             return;
         }
         let Some(effort_value) = effort_value else {
@@ -120,12 +141,14 @@ impl<'a> ForeignFieldRemover<'a> {
         } else {
             EffortDecision::Keep
         };
-        let is_off = effort == Some(Effort::None);
+        let is_off = match verdict {
+            EffortDecision::Keep => effort == Some(Effort::None),
+            EffortDecision::Lower(level) => level == Effort::None,
+            EffortDecision::Drop => false,
+        };
         let switch = match effort {
             _ if !known.efforts => &[],
-            Some(Effort::None) if matches!(verdict, EffortDecision::Keep) => {
-                model.reasoning_off.as_slice()
-            }
+            _ if is_off => model.reasoning_off.as_slice(),
             Some(effort) if effort != Effort::None => &model.reasoning_on,
             _ => &[],
         };
@@ -138,8 +161,13 @@ impl<'a> ForeignFieldRemover<'a> {
             EffortDecision::Keep if is_off && !switch.is_empty() => {
                 self.drop_member(root, EFFORT_MEMBER);
             }
+            EffortDecision::Lower(_) if is_off && !switch.is_empty() => {
+                self.warnings.downgraded(EFFORT_MEMBER);
+                self.drop_member(root, EFFORT_MEMBER);
+            }
             EffortDecision::Keep | EffortDecision::Lower(_) if !model.takes_effort => {
-                let is_unasked = is_off && !(switch.is_empty() && model.reasoning_on.is_empty());
+                let is_unasked = effort == Some(Effort::None)
+                    && !(switch.is_empty() && model.reasoning_on.is_empty());
                 if !is_unasked {
                     self.warnings.downgraded(EFFORT_MEMBER);
                 }
@@ -308,6 +336,15 @@ impl<'a> ForeignFieldRemover<'a> {
             }
         }
     }
+}
+
+/// Returns whether a choice makes the model call a tool.
+fn forces_tool(choice: Option<JsonValue<'_>>) -> bool {
+    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
+        return false;
+    };
+    let mode = choice.find(["allowed_tools", "mode"]).unwrap_or(choice);
+    !mode.is("auto") && !mode.is("none")
 }
 
 fn has_role(message: JsonValue<'_>, role: &str) -> bool {

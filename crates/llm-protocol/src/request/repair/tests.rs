@@ -306,6 +306,54 @@ fn tools_switch_reasoning_off_where_both_are_refused() {
 }
 
 #[test]
+fn a_forced_tool_switches_reasoning_off_where_the_vendor_refuses_both() {
+    let switch = |kind: &str| vec![("thinking".to_owned(), format!(r#"{{"type":"{kind}"}}"#))];
+    let accepts = ModelCapabilities::Chat(ChatModel {
+        tools_with_reasoning: ToolsWithReasoning::Unforced,
+        effort_values: vec![Effort::None, Effort::High],
+        reasoning_off: switch("disabled"),
+        ..reasoning()
+    });
+    let off = r#""thinking":{"type":"disabled"},"#;
+    let rules = RepairRules::in_test(&accepts, KnownCapabilities::ALL);
+    for choice in [
+        r#""required""#,
+        r#"{"type":"function","function":{"name":"f"}}"#,
+        r#"{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}"#,
+    ] {
+        let forced = format!(r#""model":"m","tools":[{{}}],"tool_choice":{choice}"#);
+        let (sent, reported) = repaired(&format!("{{{forced}}}"), &rules);
+        assert_eq!(sent, format!("{{{off}{forced}}}"));
+        assert_eq!(reported, ["inserted:thinking"]);
+        let (sent, reported) = repaired(
+            &format!(r#"{{"reasoning_effort":"high",{forced}}}"#),
+            &rules,
+        );
+        assert_eq!(sent, format!("{{{off}{forced}}}"));
+        let expected = ["downgraded:reasoning_effort", "inserted:thinking"];
+        assert_eq!(reported, expected);
+    }
+    for kept in [
+        r#""tools":[{}]"#,
+        r#""tools":[{}],"tool_choice":"auto","reasoning_effort":"high""#,
+        r#""tools":[{}],"tool_choice":null"#,
+        r#""tools":[{}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}"#,
+        r#""tools":[],"tool_choice":"required""#,
+    ] {
+        check(&accepts, kept, kept, &[]);
+    }
+    // The nearest effort below one that the model lacks may be none.
+    let (sent, reported) = repaired(r#"{"model":"m","reasoning_effort":"minimal"}"#, &rules);
+    assert_eq!(sent, format!(r#"{{{off}"model":"m"}}"#));
+    let mut reported = reported;
+    reported.sort();
+    assert_eq!(
+        reported,
+        ["downgraded:reasoning_effort", "inserted:thinking"]
+    );
+}
+
+#[test]
 fn only_a_model_without_the_newer_role_has_it_renamed() {
     let turns = |role: &str| {
         format!(r#""messages":[{{"role":"{role}","content":"x"}},{{"content":"y","role":"user"}}]"#)
