@@ -403,6 +403,22 @@ fn a_gateway_is_not_ready_while_what_every_request_needs_does_not_answer() {
 }
 
 #[test]
+fn a_sidecar_is_not_ready_while_its_databases_do_not_answer() {
+    let edge = Plan::default().shared().start();
+    let sidecar = &edge.beside.as_ref().unwrap().sidecar;
+    wait_until("the sidecar to be ready", SOON, || sidecar.is_ready());
+    for database in ["app.db", "ledger.db"] {
+        let Some(frozen) = FrozenDisk::freeze_reads(sidecar, database) else {
+            return;
+        };
+        wait_until("the sidecar not to be ready", SOON, || !sidecar.is_ready());
+        drop(frozen);
+        wait_until("the sidecar to be ready", SOON, || sidecar.is_ready());
+    }
+    edge.close();
+}
+
+#[test]
 fn a_key_that_cannot_be_checked_pays_for_nothing_and_holds_up_nobody_else() {
     let (world, account) = served(Plan::default());
     let request = Chat.whole(&account.key, "input=1 output=1");
