@@ -323,6 +323,17 @@ impl MessagesModel {
         self.accepts_thinking_type(ThinkingType::Enabled)
             && !self.accepts_thinking_type(ThinkingType::Adaptive)
     }
+
+    /// Returns whether the model thinks by default, and then refuses a conversation with calls that
+    /// were made without thinking.
+    pub fn requires_thinking_with_calls(&self) -> bool {
+        self.thinks_by_default && !self.accepts_thinking_type(ThinkingType::Adaptive)
+    }
+
+    /// Returns whether leaving `thinking` out does not turn it off, but `disabled` does.
+    pub fn thinks_unless_disabled(&self) -> bool {
+        self.thinks_by_default && self.accepts_thinking_type(ThinkingType::Disabled)
+    }
 }
 
 impl Default for ChatModel {

@@ -77,7 +77,7 @@ pub fn write(
             max_tokens,
             is_forced: tools.is_forced(),
             choice_field: tools.choice_field(),
-            breaks_off: turns::lacks_signed_thinking(&arranged),
+            breaks_off: turns::breaks_thinking_off(&arranged, model),
             without: write_context.without_thinking,
             says_display: takes_display && request.surface == Protocol::Responses,
             takes_display,

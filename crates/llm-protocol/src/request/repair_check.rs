@@ -84,8 +84,13 @@ impl RequestSummary {
         let breaks_off = hints.thinking == EnumMember::Known(ThinkingType::Enabled)
             && hints.is_unthought
             && (hints.is_answered || hints.ends_with_assistant);
+        // The pass over the body does not match calls with thinking.
+        let may_break_off = model.requires_thinking_with_calls()
+            && hints.thinking != EnumMember::Known(ThinkingType::Disabled)
+            && self.features.leftovers.tool_results > 0;
+        let is_thinking_refused = is_wrong_thinking || exceeds_limit || breaks_off || may_break_off;
         known.sampling && is_sampled
-            || known.thinking_types && (is_wrong_thinking || exceeds_limit || breaks_off)
+            || known.thinking_types && is_thinking_refused
             || known.efforts && is_unsupported(hints.effort, &model.effort_levels)
             || known.mid_system && !model.mid_system && hints.system_turns
             || known.prefill && !model.prefill && hints.ends_with_assistant

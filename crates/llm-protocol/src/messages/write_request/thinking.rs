@@ -22,7 +22,8 @@ pub(super) struct ThinkingInputs<'r, 'a> {
     pub is_forced: bool,
     /// Request member that forces the call.
     pub choice_field: &'static str,
-    /// True if the last turn answers calls that the model made without signed reasoning.
+    /// True if the model refuses to think in this conversation, because of calls that were made
+    /// without thinking.
     pub breaks_off: bool,
     /// True if the vendor refused the reasoning in the first attempt.
     pub without: bool,
@@ -159,6 +160,16 @@ pub(super) fn plan_thinking<'a>(
         }
         resolve_forced_tool(&mut plan, inputs, warnings);
     }
+    if inputs.breaks_off
+        && plan.is_on()
+        && model.requires_thinking_with_calls()
+        && model.thinks_unless_disabled()
+    {
+        if matches!(plan.mode, ThinkingMode::Verbatim(Some(_))) {
+            warnings.dropped("thinking");
+        }
+        plan.mode = ThinkingMode::Disabled;
+    }
     plan
 }
 
@@ -204,7 +215,10 @@ fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings
     let budget = clamp_budget(requested, inputs.max_tokens);
     match budget.filter(|_| model.requires_thinking_budget() && !inputs.breaks_off) {
         Some(budget) => plan.mode = ThinkingMode::Budget(budget),
-        None => warnings.dropped(field),
+        None => {
+            warnings.dropped(field);
+            disable(plan, inputs, warnings);
+        }
     }
 }
 

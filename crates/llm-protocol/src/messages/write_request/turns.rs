@@ -273,25 +273,32 @@ fn append_parts<'r, 'a>(
     }
 }
 
-/// Returns whether the last user turn answers calls that were made without signed reasoning. A
-/// model with a thinking budget refuses to continue thinking in such a turn.
-pub(super) fn lacks_signed_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {
-    let Some(last) = arranged
+/// Returns whether the model refuses to think in this conversation: because any of its calls was
+/// made without thinking, or because the last turn answers such calls.
+pub(super) fn breaks_thinking_off(
+    arranged: &[MessagesTurn<'_, '_>],
+    model: &MessagesModel,
+) -> bool {
+    let holds = |turn: &MessagesTurn<'_, '_>, predicate: fn(&BlockKind<'_>) -> bool| {
+        let mut blocks = turn.pieces.iter().filter_map(MessagesTurnPart::block);
+        blocks.any(|block| predicate(&block.kind))
+    };
+    let is_thought = |turn| holds(turn, |kind| matches!(kind, BlockKind::Thinking(_)));
+    if model.requires_thinking_with_calls() {
+        return arranged.iter().any(|turn| {
+            holds(turn, |kind| matches!(kind, BlockKind::Call(_))) && !is_thought(turn)
+        });
+    }
+    let last = arranged
         .iter()
-        .rposition(|turn| turn.side == TurnRole::User)
-    else {
+        .rposition(|turn| turn.side == TurnRole::User);
+    let (Some(last), before) = (
+        last.and_then(|last| arranged.get(last)),
+        last.and_then(|last| arranged.get(last.checked_sub(1)?)),
+    ) else {
         return false;
     };
-    let holds = |turn: Option<&MessagesTurn<'_, '_>>, predicate: fn(&BlockKind<'_>) -> bool| {
-        let pieces = turn.into_iter().flat_map(|turn| &turn.pieces);
-        pieces
-            .filter_map(MessagesTurnPart::block)
-            .any(|block| predicate(&block.kind))
-    };
-    let before = last.checked_sub(1).and_then(|before| arranged.get(before));
-    holds(arranged.get(last), |kind| {
-        matches!(kind, BlockKind::Result(_))
-    }) && !holds(before, |kind| matches!(kind, BlockKind::Thinking(_)))
+    holds(last, |kind| matches!(kind, BlockKind::Result(_))) && !before.is_some_and(is_thought)
 }
 
 pub(super) fn has_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {

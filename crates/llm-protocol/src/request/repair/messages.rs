@@ -18,6 +18,7 @@ use crate::reasoning_token;
 pub(super) mod turns;
 
 const THINKING: &str = "thinking";
+const NO_THINKING: &str = r#"{"type":"disabled"}"#;
 const OUTPUT_CONFIG: &str = "output_config";
 
 /// Minimum `top_p` that excludes nothing that a model would choose.
@@ -40,8 +41,21 @@ impl<'a> ForeignFieldRemover<'a> {
         }
         let thinking = root
             .get(THINKING)
-            .filter(|_| known.thinking_types && !without_thinking);
-        let made = thinking.and_then(|thinking| self.repair_thinking(root, thinking, model, rules));
+            .filter(|thinking| !without_thinking && !thinking.is_null());
+        let made = match thinking.filter(|_| known.thinking_types) {
+            Some(thinking) => self.repair_thinking(root, thinking, model, rules),
+            None => {
+                if known.thinking_types
+                    && thinking.is_none()
+                    && model.thinks_unless_disabled()
+                    && (without_thinking || breaks_thinking_off(root, model))
+                {
+                    self.drop_member(root, THINKING);
+                    self.insert_member(root, THINKING, NO_THINKING);
+                }
+                None
+            }
+        };
         if known.efforts {
             self.repair_messages_effort(root, model, made);
         }
@@ -91,33 +105,42 @@ impl<'a> ForeignFieldRemover<'a> {
         let budget = thinking.get("budget_tokens").and_then(JsonValue::count);
         match kind {
             ThinkingType::Enabled
-                if model.accepts_thinking_type(kind) && !lacks_signed_thinking(root) =>
+                if model.accepts_thinking_type(kind) && !breaks_thinking_off(root, model) =>
             {
-                self.clamp_thinking_budget(root, thinking, rules)
+                self.clamp_thinking_budget(root, thinking, model, rules)
             }
             ThinkingType::Enabled if model.accepts_thinking_type(ThinkingType::Adaptive) => {
                 self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Adaptive, None);
                 return budget.map(effort_for_budget);
             }
-            ThinkingType::Enabled => self.drop_thinking(root),
+            ThinkingType::Enabled => self.turn_thinking_off(root, thinking, model),
             _ if model.accepts_thinking_type(kind) => {}
             ThinkingType::Adaptive if model.requires_thinking_budget() => {
-                self.set_budget_from_effort(root, thinking, rules)
+                self.set_budget_from_effort(root, thinking, model, rules)
             }
             ThinkingType::Disabled if model.accepts_thinking_type(ThinkingType::BetweenTools) => {
                 self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::BetweenTools, None);
             }
             ThinkingType::Disabled if !model.thinks_by_default => self.drop_member(root, THINKING),
-            _ => self.drop_thinking(root),
+            _ => self.turn_thinking_off(root, thinking, model),
         }
         None
     }
 
-    fn drop_thinking(&mut self, root: JsonValue<'a>) {
+    /// Turns off the thinking for which the client asked.
+    fn turn_thinking_off(
+        &mut self,
+        root: JsonValue<'a>,
+        thinking: JsonValue<'a>,
+        model: &MessagesModel,
+    ) {
         self.warnings.dropped(THINKING);
-        self.drop_member(root, THINKING);
+        match model.thinks_unless_disabled() {
+            true => self.replace_raw(thinking, NO_THINKING.to_owned()),
+            false => self.drop_member(root, THINKING),
+        }
         // The vendor refuses this edit if thinking is off.
         self.remove_thinking_edits(root);
     }
@@ -127,6 +150,7 @@ impl<'a> ForeignFieldRemover<'a> {
         &mut self,
         root: JsonValue<'a>,
         thinking: JsonValue<'a>,
+        model: &MessagesModel,
         rules: &RepairRules<'_>,
     ) {
         let node = thinking.get("budget_tokens");
@@ -143,7 +167,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.warnings.clamped("thinking.budget_tokens");
                 self.replace_raw(node, budget.to_string());
             }
-            None => self.drop_thinking(root),
+            None => self.turn_thinking_off(root, thinking, model),
         }
     }
 
@@ -153,19 +177,20 @@ impl<'a> ForeignFieldRemover<'a> {
         &mut self,
         root: JsonValue<'a>,
         thinking: JsonValue<'a>,
+        model: &MessagesModel,
         rules: &RepairRules<'_>,
     ) {
         let effort = parse_effort(root.find([OUTPUT_CONFIG, "effort"])).unwrap_or(DEFAULT_EFFORT);
         let choice = root.find(["tool_choice", "type"]);
         let is_forced = choice.is_some_and(|kind| kind.is("any") || kind.is("tool"));
         let budget = clamp_budget(budget_for_effort(effort), max_tokens(root, rules));
-        match budget.filter(|_| !is_forced && !lacks_signed_thinking(root)) {
+        match budget.filter(|_| !is_forced && !breaks_thinking_off(root, model)) {
             Some(budget) => {
                 self.makes_budget = true;
                 self.warnings.rewritten(THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Enabled, Some(budget));
             }
-            None => self.drop_thinking(root),
+            None => self.turn_thinking_off(root, thinking, model),
         }
     }
 
@@ -252,6 +277,33 @@ fn min_budget(max_tokens: u64) -> Option<u64> {
 
 fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>> {
     message.items_of("content")
+}
+
+/// Returns whether the model refuses to think in this conversation.
+fn breaks_thinking_off(root: JsonValue<'_>, model: &MessagesModel) -> bool {
+    match model.requires_thinking_with_calls() {
+        true => has_calls_without_thinking(root),
+        false => lacks_signed_thinking(root),
+    }
+}
+
+/// Returns whether a turn of the assistant has calls and no thinking of a messages vendor.
+fn has_calls_without_thinking(root: JsonValue<'_>) -> bool {
+    let is_assistant = |message: &JsonValue<'_>| message.member_is("role", "assistant");
+    let is_thought = |block: JsonValue<'_>| {
+        let signature = block.text_of("signature");
+        let is_gateways = signature
+            .is_some_and(|signature| signature.value().starts_with(reasoning_token::TOKEN_PREFIX));
+        block.member_is("type", "thinking") && !is_gateways
+    };
+    let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
+    messages
+        .chunk_by(|one, next| is_assistant(one) && is_assistant(next))
+        .filter(|turn| turn.first().is_some_and(is_assistant))
+        .any(|turn| {
+            let blocks = || turn.iter().copied().flat_map(content_blocks);
+            blocks().any(|block| block.member_is("type", "tool_use")) && !blocks().any(is_thought)
+        })
 }
 
 /// Returns whether the last turn answers calls that were made without signed reasoning. A model

@@ -690,6 +690,54 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
 }
 
 #[test]
+fn calls_without_thinking_turn_off_what_is_on_by_default() {
+    let turns = |first: &str| {
+        format!(
+            r#""max_tokens":64000,"messages":[{{"role":"assistant","content":[{first}{{"type":"tool_use","id":"t","name":"f","input":{{}}}}]}},{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"t"}}]}},{{"role":"assistant","content":"a"}},{{"role":"user","content":"b"}}]"#
+        )
+    };
+    let off = r#""thinking":{"type":"disabled"}"#;
+    let lacking = turns("");
+    let thinks = ModelCapabilities::Messages(MessagesModel {
+        thinks_by_default: true,
+        ..manual()
+    });
+    front(&thinks, &lacking, off, &lacking, &[]);
+    front(
+        &thinks,
+        &format!(r#""thinking":null,{lacking}"#),
+        off,
+        &lacking,
+        &[],
+    );
+    for asked in [
+        r#""thinking":{"type":"adaptive","display":"omitted"}"#,
+        r#""thinking":{"type":"enabled","budget_tokens":2000}"#,
+    ] {
+        let (body, sent) = (format!("{asked},{lacking}"), format!("{off},{lacking}"));
+        check(&thinks, &body, &sent, &["dropped:thinking"]);
+    }
+    // Its own calls: unsigned thinking counts, another vendor's does not.
+    let own = turns(r#"{"type":"thinking","thinking":"a"},"#);
+    let enabled = format!(r#""thinking":{{"type":"enabled","budget_tokens":2000}},{own}"#);
+    check(&thinks, &own, &own, &[]);
+    check(&thinks, &enabled, &enabled, &[]);
+    // This model thinks only on request, and this one cannot stop.
+    check(
+        &ModelCapabilities::Messages(manual()),
+        &lacking,
+        &lacking,
+        &[],
+    );
+    let always = ModelCapabilities::Messages(MessagesModel {
+        thinks_by_default: true,
+        thinking_types: Vec::new(),
+        ..manual()
+    });
+    check(&always, &lacking, &lacking, &[]);
+}
+
+#[test]
 fn instructions_inside_the_conversation_become_reminders_and_those_before_it_go_to_the_top() {
     let accepts = ModelCapabilities::Messages(adaptive());
     let user = r#"{"role":"user","content":"a"}"#;
