@@ -44,6 +44,18 @@ pub struct TranslationTarget<'a> {
     pub accepts: &'a ModelCapabilities,
 }
 
+impl TranslationTarget<'_> {
+    /// Returns the form in which the vendor requires its reasoning back.
+    pub fn reasoning_replay(&self) -> ReasoningReplay {
+        match self.accepts {
+            ModelCapabilities::Messages(_) if !self.profile.signs_thinking => {
+                ReasoningReplay::UnsignedThinking
+            }
+            accepts => accepts.reasoning_replay(),
+        }
+    }
+}
+
 /// The capabilities of a model, by the vendor's protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelCapabilities {
@@ -276,11 +288,14 @@ pub enum ToolsWithReasoning {
     ResponsesOnly,
 }
 
-/// The form in which a chat vendor requires its reasoning back.
+/// The form in which a vendor requires its reasoning back.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
     #[default]
     None,
+    /// The vendor speaks the messages protocol and does not sign its thinking. Signed thinking
+    /// returns to every messages vendor.
+    UnsignedThinking,
     Reasoning,
     ReasoningContent,
     /// The vendor requires the reasoning of the current turn if the turn calls tools, and refuses
@@ -293,7 +308,7 @@ impl ReasoningReplay {
     /// Returns the member of a chat message in which the reasoning returns.
     pub fn member(self) -> Option<&'static str> {
         match self {
-            Self::None => None,
+            Self::None | Self::UnsignedThinking => None,
             Self::Reasoning => Some("reasoning"),
             Self::ReasoningContent | Self::ReasoningContentInTurn => Some("reasoning_content"),
             Self::ReasoningDetails => Some("reasoning_details"),

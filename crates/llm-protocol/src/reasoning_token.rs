@@ -55,7 +55,8 @@ pub fn decode_details(signature: &str) -> Option<String> {
 /// Content of a token with a kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReasoningPayload {
-    /// A messages vendor's thinking, exactly as the vendor signed it.
+    /// A messages vendor's thinking, exactly as the vendor signed it. The signature is empty if the
+    /// vendor signs none.
     Thinking {
         text: String,
         signature: String,
@@ -170,7 +171,9 @@ pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
     };
     match kind {
         "m" => match (text("t"), text("s"), text("d")) {
-            (Some(text), Some(signature), None) if is_vendor_signature(&signature) => {
+            (Some(text), Some(signature), None)
+                if is_vendor_signature(&signature) || signature.is_empty() && !text.is_empty() =>
+            {
                 Some(ReasoningPayload::Thinking { text, signature })
             }
             (None, None, Some(data)) if !data.is_empty() => Some(ReasoningPayload::Hidden { data }),
@@ -303,6 +306,14 @@ mod tests {
                 },
             ),
             (
+                pack_thinking(&text(odd), &text("")),
+                "m",
+                ReasoningPayload::Thinking {
+                    text: odd.into(),
+                    signature: "".into(),
+                },
+            ),
+            (
                 pack_hidden(&text(odd)),
                 "m",
                 ReasoningPayload::Hidden { data: odd.into() },
@@ -364,7 +375,7 @@ mod tests {
             "gw1.WzFd".into(),
             of("x", r#"{"t":"a","s":"b"}"#),
             of("m", r#"{"t":"a"}"#),
-            of("m", r#"{"t":"a","s":""}"#),
+            of("m", r#"{"t":"","s":""}"#),
             of("m", r#"{"t":"a","s":"gw1."}"#),
             of("m", r#"{"t":"a","s":"b","d":"c"}"#),
             of("m", r#"{"d":""}"#),

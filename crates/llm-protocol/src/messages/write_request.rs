@@ -46,8 +46,7 @@ pub fn write(
 ) -> RequestResult<EncodedRequest> {
     let adds_markers =
         automatic_markers::is_wanted(request, model, response_context.input_estimate);
-    let emptied =
-        turns::remove_unsendable_blocks(request, write_context.without_thinking, warnings)?;
+    let emptied = turns::remove_unsendable_blocks(request, model, write_context, warnings)?;
     pairing::pair_tool_results(request, warnings)?;
     if adds_markers {
         automatic_markers::set(request);

@@ -2,7 +2,7 @@
 //! calls.
 //!
 //! This file must not change a block: the vendor verifies the text that it signed character by
-//! character. Unsigned reasoning is kept only if no signed reasoning exists, for targets that
+//! character. `reasoning_content` is kept only if no other reasoning exists, for targets that
 //! accept it.
 //!
 //! Read next: `read_request/messages.rs`.
@@ -33,7 +33,7 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
             .get(name)
             .filter(|value| value.items().next().is_some())
     };
-    let signed: Vec<ReasoningBlock<'a>> = if let Some(details) = some("reasoning_details") {
+    let blocks: Vec<ReasoningBlock<'a>> = if let Some(details) = some("reasoning_details") {
         details
             .items()
             .filter_map(reasoning_detail)
@@ -45,8 +45,8 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
         let content = message.items_of("content");
         content.filter_map(thinking_block).collect()
     };
-    if !signed.is_empty() {
-        return signed;
+    if !blocks.is_empty() {
+        return blocks;
     }
     let bare = message.filled_text("reasoning_content");
     let bare = bare.map(|text| ReasoningBlock {
@@ -60,14 +60,17 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
 }
 
 fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
-    if value
-        .get("format")
-        .is_some_and(|format| !format.is(MESSAGES_REASONING_FORMAT))
-    {
+    let format = value.get("format");
+    if format.is_some_and(|format| !format.is(MESSAGES_REASONING_FORMAT)) {
         return None;
     }
     let thinking = match value.get("type")?.text()?.value().as_ref() {
-        "reasoning.text" => signed_thinking(value.get("text"), value.get("signature"))?,
+        // Without a format, only the signature shows that a messages vendor made the text.
+        "reasoning.text" => {
+            let is_signed = |thinking: &Thinking<'_>| !is_unsigned(thinking);
+            vendor_thinking(value.get("text"), value.get("signature"))
+                .filter(|thinking| format.is_some() || is_signed(thinking))?
+        }
         "reasoning.encrypted" => redacted_thinking(value.get("data"))?,
         _ => return None,
     };
@@ -139,7 +142,7 @@ fn parse_anchor(entry: JsonValue<'_>) -> Option<ReasoningAnchor> {
 /// Reads a reasoning block in the form of the messages protocol.
 fn thinking_block<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
     let thinking = match value.get("type")?.text()?.value().as_ref() {
-        "thinking" => signed_thinking(value.get("thinking"), value.get("signature"))?,
+        "thinking" => vendor_thinking(value.get("thinking"), value.get("signature"))?,
         "redacted_thinking" => redacted_thinking(value.get("data"))?,
         _ => return None,
     };
@@ -149,23 +152,29 @@ fn thinking_block<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
     })
 }
 
-/// Reads a signed thinking block. The text may be empty: vendors omit it and sign the text that
-/// they keep.
-fn signed_thinking<'a>(
+/// Reads a messages vendor's thinking block. The text may be empty if it is signed: vendors omit it
+/// and sign the text that they keep. The signature is empty if the vendor signs none.
+fn vendor_thinking<'a>(
     text: Option<JsonValue<'a>>,
     signature: Option<JsonValue<'a>>,
 ) -> Option<Thinking<'a>> {
-    let signature = signature?.text()?;
-    if !reasoning_token::is_vendor_signature(&signature.value()) {
-        return None;
-    }
-    let text = text
-        .and_then(JsonValue::text)
-        .unwrap_or(JsonStr::from_value(""));
-    Some(Thinking::Shown {
+    let some = |value: Option<JsonValue<'a>>| {
+        let text = value.and_then(JsonValue::text);
+        text.unwrap_or_else(|| JsonStr::from_value(""))
+    };
+    let (text, signature) = (some(text), some(signature));
+    let is_vendors = match signature.is_empty() {
+        true => !text.is_empty(),
+        false => reasoning_token::is_vendor_signature(&signature.value()),
+    };
+    is_vendors.then_some(Thinking::Shown {
         text,
         signature: Some(signature),
     })
+}
+
+fn is_unsigned(thinking: &Thinking<'_>) -> bool {
+    matches!(thinking, Thinking::Shown { signature: Some(signature), .. } if signature.is_empty())
 }
 
 fn redacted_thinking(data: Option<JsonValue<'_>>) -> Option<Thinking<'_>> {

@@ -167,14 +167,17 @@ impl<'w> BlockWriter<'w> {
         Ok(())
     }
 
-    /// Writes the thinking exactly as the vendor signed it.
+    /// Writes the thinking exactly as the vendor signed it. A vendor that signs none gets an empty
+    /// signature.
     fn thinking(&mut self, thinking: &Thinking<'_>) {
         match thinking {
             Thinking::Shown { text, signature } => {
                 self.json
                     .member("type", "thinking")
                     .member("thinking", text);
-                self.json.member_if_some("signature", signature.as_ref());
+                let unsigned = JsonStr::from_value("");
+                self.json
+                    .member("signature", signature.as_ref().unwrap_or(&unsigned));
             }
             Thinking::Hidden { data } => {
                 self.json

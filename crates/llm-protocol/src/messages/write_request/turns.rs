@@ -12,6 +12,7 @@ use super::markers::{self, MarkerSection};
 use crate::Protocol;
 use crate::capabilities::MessagesModel;
 use crate::failure::Failure;
+use crate::ir::write_context::WriteContext;
 use crate::ir::{
     Block, BlockKind, CacheBreakpoint, JsonPath, Opaque, Request, RequestResult, Thinking,
     ToolResultContent, Turn, TurnRole, Warnings,
@@ -65,12 +66,13 @@ fn last_marker(blocks: &[Block<'_>]) -> Option<CacheBreakpoint> {
     blocks.iter().rev().find_map(|block| block.cache)
 }
 
-/// Removes content that the vendor does not accept: blank texts, reasoning that it did not sign,
-/// and messages that are then empty. Returns the position of the last user message if that was
+/// Removes content that the vendor does not accept: blank texts, reasoning of other vendors, and
+/// messages that are then empty. Returns the position of the last user message if that was
 /// empty.
 pub(super) fn remove_unsendable_blocks(
     request: &mut Request<'_>,
-    without_thinking: bool,
+    model: &MessagesModel,
+    write_context: &WriteContext<'_>,
     warnings: &mut Warnings,
 ) -> RequestResult<Option<JsonPath>> {
     // Instructions alone are not a conversation, so the last one becomes a user message.
@@ -93,7 +95,9 @@ pub(super) fn remove_unsendable_blocks(
     }
     let mut tidying = BlockFilter {
         surface: request.surface,
-        without_thinking,
+        without_thinking: write_context.without_thinking,
+        signs_thinking: write_context.target.profile.signs_thinking,
+        requires_thinking: model.requires_thinking_with_calls(),
         warnings,
     };
     request.system = tidying.filter_blocks(std::mem::take(&mut request.system))?;
@@ -121,6 +125,10 @@ pub(super) fn remove_unsendable_blocks(
 struct BlockFilter<'w> {
     surface: Protocol,
     without_thinking: bool,
+    /// True if the vendor refuses thinking that it did not sign.
+    signs_thinking: bool,
+    /// True if the vendor refuses calls without thinking.
+    requires_thinking: bool,
     warnings: &'w mut Warnings,
 }
 
@@ -156,7 +164,7 @@ impl BlockFilter<'_> {
     fn retain_block(&mut self, block: &mut Block<'_>) -> RequestResult<bool> {
         match &mut block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => Ok(!text.is_blank()),
-            BlockKind::Thinking(thinking) => Ok(!self.without_thinking && is_signed(thinking)),
+            BlockKind::Thinking(thinking) => Ok(self.retain_thinking(thinking, block.at)),
             BlockKind::Result(outcome) => {
                 if let ToolResultContent::Blocks(blocks) = &mut outcome.content {
                     *blocks = self.filter_blocks(std::mem::take(blocks))?;
@@ -173,6 +181,35 @@ impl BlockFilter<'_> {
         }
     }
 
+    /// Returns whether the vendor takes the thinking back. A signature of the gateway marks another
+    /// vendor's reasoning; `reasoning_content` does not say who made it.
+    fn retain_thinking(&mut self, thinking: &Thinking<'_>, at: JsonPath) -> bool {
+        if self.without_thinking {
+            return false;
+        }
+        let is_signed = |text: &JsonStr<'_>| reasoning_token::is_vendor_signature(&text.value());
+        match thinking {
+            Thinking::Hidden { data } => is_signed(data),
+            Thinking::Shown {
+                signature: Some(signature),
+                ..
+            } => is_signed(signature) || signature.is_empty() && !self.signs_thinking,
+            // Only another vendor's reasoning has no signature in the responses protocol.
+            Thinking::Shown {
+                signature: None, ..
+            } if self.signs_thinking || self.surface != Protocol::Chat => false,
+            Thinking::Shown {
+                signature: None, ..
+            } => {
+                if !self.requires_thinking {
+                    self.warnings
+                        .dropped(format_args!("{at}.reasoning_content"));
+                }
+                self.requires_thinking
+            }
+        }
+    }
+
     /// Decides the outcome of content that only chat messages have.
     fn check_chat_block(&mut self, opaque: &Opaque<'_>, at: JsonPath) -> RequestResult {
         let name = opaque.name.value();
@@ -186,21 +223,6 @@ impl BlockFilter<'_> {
         };
         let failure = Failure::invalid_param(self.surface, format_args!("{at}.{name}"), message);
         Err(failure.with_code("unsupported_value").into())
-    }
-}
-
-/// Returns whether the vendor signed the thinking. A signature of the gateway marks another
-/// vendor's reasoning.
-fn is_signed(thinking: &Thinking<'_>) -> bool {
-    match thinking {
-        Thinking::Shown {
-            signature: Some(signature),
-            ..
-        } => reasoning_token::is_vendor_signature(&signature.value()),
-        Thinking::Shown {
-            signature: None, ..
-        } => false,
-        Thinking::Hidden { data } => reasoning_token::is_vendor_signature(&data.value()),
     }
 }
 

@@ -607,6 +607,9 @@ impl ResponsesAnswerBuilder {
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 reasoning_token::pack_chat_details(&reasoning_token::decode_details(signature)?)
             }
+            (None, ReasoningReplay::UnsignedThinking) if !text.is_empty() => {
+                reasoning_token::pack_thinking(text, &JsonStr::from_value(""))
+            }
             (None, ReasoningReplay::ReasoningDetails)
             | (
                 _,

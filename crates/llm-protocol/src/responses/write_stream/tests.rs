@@ -579,7 +579,7 @@ impl<const N: usize> ToEvents for [Event<'static>; N] {
 }
 
 #[test]
-fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
+fn reasoning_is_carried_in_the_form_that_its_vendor_wants_back() {
     use crate::capabilities::ReasoningReplay;
     let signature =
         reasoning_token::encode_details(r#"[{"type":"reasoning.encrypted","data":"x"}]"#);
@@ -587,6 +587,14 @@ fn a_chat_vendors_reasoning_is_carried_in_the_form_it_wants_back() {
     for (replay, signature, expected) in [
         (ReasoningReplay::None, None, None),
         (ReasoningReplay::None, Some(details), None),
+        (
+            ReasoningReplay::UnsignedThinking,
+            None,
+            Some(ReasoningPayload::Thinking {
+                text: "hm".to_owned(),
+                signature: String::new(),
+            }),
+        ),
         (
             ReasoningReplay::ReasoningContent,
             None,
