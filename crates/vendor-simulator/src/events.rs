@@ -39,7 +39,7 @@ impl SimEventStream {
             }
             SimResponse::Messages(response) => {
                 let (name, data) = response.event(index).unwrap_or_default();
-                frame(Some(name), &data, line_end)
+                frame(Some(name), &self.rewrite(data), line_end)
             }
             SimResponse::Responses(response) => {
                 let (name, data) = response.event(index).unwrap_or_default();

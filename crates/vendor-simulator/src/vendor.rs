@@ -347,7 +347,9 @@ impl SimCall<'_> {
                 .iter()
                 .filter(|(name, _)| name == "anthropic-beta");
             let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
-            let (model, body, previews) = (&parsed.turn.model, &parsed.body, &previews.join(","));
+            let signed = self.dialect.map(|own| own.sign_thinking(&parsed.body));
+            let body = signed.as_ref().unwrap_or(&parsed.body);
+            let (model, previews) = (&parsed.turn.model, &previews.join(","));
             checks::SimRequestCheck {
                 model,
                 body,

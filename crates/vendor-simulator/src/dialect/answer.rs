@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Dialect;
 use super::error::ErrorKind;
-use super::shape::{CachedPlace, ReasoningPlace, SimUsageMember, VendorState};
+use super::shape::{CachedPlace, ReasoningPlace, SimUsageMember, ThinkingSignature, VendorState};
 use crate::behaviour::{Behaviour, ErrorBody, ReasoningFieldMode, ToolCallMode, UsageMode};
 use crate::errors::{SimVendor, SimulatedError};
 use crate::request::SimParsedBody;
@@ -62,8 +62,59 @@ impl Dialect {
         match self.protocol {
             SimVendor::Chat => self.rewrite_chat(text),
             SimVendor::Responses => self.rewrite_responses(text),
-            SimVendor::Messages => text.to_owned(),
+            SimVendor::Messages => self.rewrite_messages(text),
         }
+    }
+
+    fn rewrite_messages(&self, text: &str) -> String {
+        let is_absent = match self.answer.signature {
+            ThinkingSignature::Own => return text.to_owned(),
+            ThinkingSignature::Empty => false,
+            ThinkingSignature::Absent => true,
+        };
+        let Ok(mut answer) = serde_json::from_str::<Value>(text) else {
+            return text.to_owned();
+        };
+        if answer["delta"]["type"] == "signature_delta" {
+            answer["delta"]["signature"] = json!("");
+        }
+        let whole = answer.get_mut("content").and_then(Value::as_array_mut);
+        let blocks: Vec<&mut Value> = match whole {
+            Some(blocks) => blocks.iter_mut().collect(),
+            None => answer.get_mut("content_block").into_iter().collect(),
+        };
+        for block in blocks {
+            match block.as_object_mut() {
+                Some(block) if block["type"] == "thinking" && is_absent => {
+                    block.remove("signature");
+                }
+                Some(block) if block["type"] == "thinking" => {
+                    block.insert("signature".to_owned(), json!(""));
+                }
+                _ => {}
+            }
+        }
+        answer.to_string()
+    }
+
+    /// Returns the request with signatures of the simulator, for the protocol's own checks, if the
+    /// vendor neither signs its thinking nor checks signatures.
+    pub fn sign_thinking(&self, body: &Value) -> Value {
+        let mut body = body.clone();
+        if self.answer.signature == ThinkingSignature::Own {
+            return body;
+        }
+        let messages = body["messages"].as_array_mut().into_iter().flatten();
+        for block in messages
+            .filter_map(|message| message["content"].as_array_mut())
+            .flatten()
+        {
+            if block["type"] == "thinking" {
+                let text = block["thinking"].as_str().unwrap_or_default();
+                block["signature"] = json!(sign(SignatureKind::Thinking, text, ""));
+            }
+        }
+        body
     }
 
     fn rewrite_chat(&self, text: &str) -> String {

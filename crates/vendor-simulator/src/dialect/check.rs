@@ -31,7 +31,7 @@ impl Dialect {
             self.check_message(index, message)?;
         }
         if self.protocol == SimVendor::Messages {
-            return Ok(());
+            return self.check_thinking(body, messages);
         }
         self.check_order(messages)?;
         self.check_results(messages)?;
@@ -210,6 +210,24 @@ impl Dialect {
         }
     }
 
+    /// Checks that, while the model thinks, every turn with calls has its thinking.
+    fn check_thinking(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
+        if self.state != VendorState::Thinking || !self.thinking.is_on(body) {
+            return Ok(());
+        }
+        for (index, message) in messages.iter().enumerate() {
+            let has = |kind: &str| {
+                items(&message["content"])
+                    .iter()
+                    .any(|part| part["type"] == kind)
+            };
+            if message["role"] == "assistant" && has("tool_use") && !has("thinking") {
+                return Err(self.error(ErrorKind::State, &[("index", &index.to_string())]));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that calls of this turn have the state that the vendor sent with them.
     fn check_state(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
         let last_user = messages
@@ -221,7 +239,7 @@ impl Dialect {
                 continue;
             };
             let is_missing = match self.state {
-                VendorState::None => false,
+                VendorState::None | VendorState::Thinking => false,
                 VendorState::ThoughtSignature => {
                     let signature = &call["extra_content"]["google"]["thought_signature"];
                     let name = call["function"]["name"].as_str().unwrap_or_default();

@@ -40,6 +40,8 @@ pub enum VendorState {
     OwnReasoningContent,
     /// The state is `reasoning_details`, which must be unchanged.
     ReasoningDetails,
+    /// The state is a thinking block in each turn with calls, while the model thinks (messages).
+    Thinking,
 }
 
 /// Condition under which the model thinks: a path in the body and its value, where `*` is any
@@ -73,6 +75,8 @@ pub struct AnswerShape {
     #[serde(default)]
     pub reasoning: ReasoningPlace,
     #[serde(default)]
+    pub signature: ThinkingSignature,
+    #[serde(default)]
     pub usage: SimUsageMember,
     #[serde(default)]
     pub cached: CachedPlace,
@@ -96,6 +100,16 @@ pub enum ReasoningPlace {
     ReasoningDetails,
     /// Reasoning is a part `{type: thinking, thinking: [{type: text, text}]}` of the content.
     ContentPart,
+}
+
+/// The signature of thinking (messages).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThinkingSignature {
+    #[default]
+    Own,
+    Empty,
+    Absent,
 }
 
 /// Place of the usage report in a stream.

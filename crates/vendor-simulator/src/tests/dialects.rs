@@ -178,6 +178,54 @@ async fn a_vendor_of_another_protocol_refuses_members_and_what_the_protocol_refu
 }
 
 #[tokio::test]
+async fn messages_vendors_that_sign_nothing_refuse_calls_without_thinking() {
+    let body = |first: Value| {
+        let mut calls = vec![json!({"type": "tool_use", "id": "t1", "name": "f", "input": {}})];
+        calls.splice(0..0, first.as_array().unwrap().clone());
+        json!({"model": "m", "max_tokens": 2000,
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1"}]},
+            {"role": "assistant", "content": "done"},
+            {"role": "user", "content": "[[sim thinking=hm text=a]]"},
+        ]})
+    };
+    let thought = json!([{"type": "thinking", "thinking": "hm", "signature": ""}]);
+    for (vendor, words, signature) in [
+        ("deepseek-messages", "must be passed back", json!("")),
+        ("moonshot-messages", "message at index 1", Value::Null),
+    ] {
+        let ask =
+            |first: &Value, more: Value| ask_at(vendor, "v1/messages", body(first.clone()), more);
+        let refused = ask(&json!([]), json!({})).await;
+        assert_eq!(refused.status, 400, "{vendor}: {}", refused.text());
+        assert!(
+            refused.text().contains(words),
+            "{vendor}: {}",
+            refused.text()
+        );
+        let off = ask(&json!([]), json!({"thinking": {"type": "disabled"}})).await;
+        assert_eq!(off.status, 200, "{vendor}: {}", off.text());
+        let found = ask(&thought, json!({})).await.json();
+        assert_eq!(found["content"][0]["thinking"], "hm", "{vendor}: {found}");
+        assert_eq!(
+            found["content"][0]["signature"], signature,
+            "{vendor}: {found}"
+        );
+        let events = ask(&thought, json!({"stream": true})).await.events();
+        let signed = |event: &Value| {
+            !event["delta"]["signature"]
+                .as_str()
+                .unwrap_or_default()
+                .is_empty()
+        };
+        assert!(!events.iter().any(signed), "{vendor}: {events:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_vendor_answers_in_its_own_places() {
     let asked =
         |text: &str| json!({"messages": [{"role": "user", "content": format!("[[sim {text}]]")}]});
