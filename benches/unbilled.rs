@@ -89,6 +89,10 @@ impl Admission for NullStore {
         None
     }
 
+    async fn check_reads(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn reserve(
         &self,
         request: HoldRequest,
