@@ -368,6 +368,9 @@ fn freeze_full_backlog(world: &World, account: &Account) -> Option<FrozenDisk> {
     Some(frozen)
 }
 
+/// Freezes a file that every request needs, if the machine can.
+type Freeze = fn(&World, &Account) -> Option<FrozenDisk>;
+
 #[test]
 fn a_gateway_is_not_ready_while_what_every_request_needs_does_not_answer() {
     let plan = Plan::default()
@@ -375,7 +378,7 @@ fn a_gateway_is_not_ready_while_what_every_request_needs_does_not_answer() {
         .limit("open_requests_per_account", 512);
     let (world, account) = served(plan);
     let request = Chat.whole(&account.key, "input=1 output=1");
-    let freezes: [(&str, fn(&World, &Account) -> Option<FrozenDisk>); 3] = [
+    let freezes: [(&str, Freeze); 3] = [
         ("in app.db: the disk", |world, _| {
             FrozenDisk::freeze_reads(world, "app.db")
         }),

@@ -208,6 +208,9 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     drop(running);
 }
 
+/// Kills the predecessor at one moment of the hand-over to the successor with this process id.
+type Kill<'k> = dyn Fn(&World, u32) + 'k;
+
 /// Lets the predecessor wait for a successor that stands still.
 fn wait_for_successor(world: &World, successor: u32) {
     let said = |world: &World| world.log().matches("handing over to a successor").count();
@@ -221,7 +224,7 @@ fn wait_for_successor(world: &World, successor: u32) {
 fn a_successor_whose_predecessor_is_killed_at_the_hand_over_binds_the_addresses_itself() {
     let (mut world, account) = World::with_account();
     let socket = world.data_dir().join("upgrade.sock");
-    let kills: [&dyn Fn(&World, u32); 4] = [
+    let kills: [&Kill<'_>; 4] = [
         // Before it hands over, and somewhere on the way.
         &|world, _| world.signal("KILL"),
         &|world, _| {
