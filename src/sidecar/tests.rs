@@ -748,12 +748,14 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
         shown.as_object_mut().unwrap().remove("version");
         assert_eq!(shown, prices);
     }
-    let page = kinds.get("/docs/models", "").await.body;
-    for shown in [
-        "data-unit=\"in\">0.5 per 1 000 characters<",
-        "data-unit=\"out\">30<",
-    ] {
-        assert!(page.contains(shown), "{shown}: {page}");
+    for path in ["/docs", "/docs/models"] {
+        let page = kinds.get(path, "").await.body;
+        for shown in [
+            "data-unit=\"in\">0.5 per 1 000 characters<",
+            "data-unit=\"out\">30<",
+        ] {
+            assert!(page.contains(shown), "{path}: {shown}: {page}");
+        }
     }
 
     let start = docs.body.find("/dashboard/static/style-").unwrap();
