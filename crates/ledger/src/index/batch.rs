@@ -312,3 +312,31 @@ pub(crate) fn read_batch(
     }
     Ok(Some(batch))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use llm_protocol::usage::Usage;
+
+    #[test]
+    fn a_sum_has_every_class_of_tokens() {
+        let usage = Usage {
+            input: 1,
+            cache_read: 2,
+            cache_write_5m: 4,
+            cache_write_1h: 8,
+            audio_input: 16,
+            image_input: 32,
+            output: 64,
+            audio_output: 128,
+            image_output: 256,
+            ..Usage::default()
+        };
+        let stored = serde_json::to_string(&usage).unwrap();
+        let indexed: IndexedUsage = serde_json::from_str(&stored).unwrap();
+        let sum = indexed.totals(Micro::ZERO);
+        let expected = (usage.input_total(), usage.output_total());
+        assert_eq!((sum.input, sum.output), expected);
+    }
+}
