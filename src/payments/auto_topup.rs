@@ -82,6 +82,13 @@ impl AutoTopUp {
     }
 }
 
+/// A charge that is due, as an order that is not stored yet.
+pub(super) struct DueCharge {
+    order: OrderRow,
+    /// The account's last charge when its balance was read.
+    last: Option<String>,
+}
+
 pub(super) async fn run(payments: Payments) {
     let mut looks = tokio::time::interval(CHECK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -224,9 +231,9 @@ impl Payments {
                 .run(move |payments| payments.due_charges(&after, &settings, now_ms))
                 .await?;
             let charges =
-                stream::iter(due).for_each_concurrent(MAX_CONCURRENT, |order| async move {
-                    let id = order.id.clone();
-                    if let Err(error) = self.begin_charge(order, now_ms).await {
+                stream::iter(due).for_each_concurrent(MAX_CONCURRENT, |charge| async move {
+                    let id = charge.order.id.clone();
+                    if let Err(error) = self.begin_charge(charge, now_ms).await {
                         log::warn!("payments: cannot charge the order {id} yet: {error}");
                     }
                 });
@@ -331,14 +338,14 @@ impl Payments {
         alerts.rearm_alert(account, rule.as_str()).map(drop)
     }
 
-    /// Returns the charges that are due on a page of the accounts after `after`, as orders that are
-    /// not stored yet, and the last account of the page.
-    fn due_charges(
+    /// Returns the charges that are due on a page of the accounts after `after`, and the last
+    /// account of the page.
+    pub(super) fn due_charges(
         &self,
         after: &str,
         settings: &PaymentSettings,
         now_ms: i64,
-    ) -> Result<(Option<String>, Vec<OrderRow>), PaymentError> {
+    ) -> Result<(Option<String>, Vec<DueCharge>), PaymentError> {
         let rows = self.accounts.database().auto_topups();
         let page = rows.turned_on(after, ROWS_PER_PAGE)?;
         let mut due = Vec::new();
@@ -360,7 +367,7 @@ impl Payments {
         row: &AutoTopUpRow,
         settings: &PaymentSettings,
         now_ms: i64,
-    ) -> Result<Option<OrderRow>, PaymentError> {
+    ) -> Result<Option<DueCharge>, PaymentError> {
         let terms = &row.terms;
         let Some((method, _)) = &row.method else {
             return Ok(None);
@@ -368,8 +375,11 @@ impl Payments {
         if check_terms(terms, settings).is_err() {
             return Ok(None);
         }
-        let funds = self.billing.posted_funds(&row.account, now_ms)?;
-        if funds.is_none_or(|funds| funds.balance >= terms.threshold) {
+        let is_low = || -> Result<bool, PaymentError> {
+            let funds = self.billing.posted_funds(&row.account, now_ms)?;
+            Ok(funds.is_some_and(|funds| funds.balance < terms.threshold))
+        };
+        if !is_low()? {
             return Ok(None);
         }
         let order = OrderRow {
@@ -377,8 +387,13 @@ impl Payments {
             ..new_order(&row.account, terms.amount, settings, now_ms)?
         };
         let rows = self.accounts.database().auto_topups();
-        match rows.next_charge(&order, charge_limits(now_ms))? {
-            NextCharge::Due => Ok(Some(order)),
+        let next = rows.next_charge(&order, charge_limits(now_ms))?;
+        // The balance has what the charges so far have bought only if it is read after them.
+        if !is_low()? {
+            return Ok(None);
+        }
+        match next {
+            NextCharge::Due { last } => Ok(Some(DueCharge { order, last })),
             NextCharge::Later => Ok(None),
             NextCharge::OverMonthCap => {
                 let text = format!(
@@ -406,13 +421,24 @@ impl Payments {
     }
 
     /// Stores the order of a charge, and charges.
-    async fn begin_charge(&self, order: OrderRow, now_ms: i64) -> Result<(), PaymentError> {
+    pub(super) async fn begin_charge(
+        &self,
+        charge: DueCharge,
+        now_ms: i64,
+    ) -> Result<(), PaymentError> {
+        let DueCharge { order, last } = charge;
         let settings = self.settings().ok_or(PaymentError::Off)?;
         let (row, limits) = (order.clone(), order_limits(&order, &settings));
         let stored = self.run(move |payments| {
             let rows = payments.accounts.database().auto_topups();
             let next_poll_ms = row.created_at_ms + FIRST_POLL_MS;
-            rows.insert_charge(&row, next_poll_ms, limits, charge_limits(now_ms))
+            rows.insert_charge(
+                &row,
+                last.as_deref(),
+                next_poll_ms,
+                limits,
+                charge_limits(now_ms),
+            )
         });
         match stored.await? {
             InsertOrderOutcome::Done => {}

@@ -183,6 +183,26 @@ async fn many_looks_at_once_charge_once() {
 }
 
 #[tokio::test]
+async fn a_look_from_before_a_charge_that_has_ended_charges_nothing() {
+    let sim = sim().await;
+    sim.turn_on(terms()).await;
+    let payments = &sim.world.payments;
+    let settings = payments.settings().unwrap();
+    let look = || {
+        let (_, mut due) = payments.due_charges("", &settings, now_ms()).unwrap();
+        due.remove(0)
+    };
+    let (first, late) = (look(), look());
+    for charge in [first, late] {
+        payments.begin_charge(charge, now_ms()).await.unwrap();
+        assert_eq!((sim.world.balance(), sim.charges()), ("1000".into(), 1));
+    }
+    sim.world.spend(901);
+    payments.begin_charge(look(), now_ms()).await.unwrap();
+    assert_eq!((sim.world.balance(), sim.charges()), ("1099".into(), 2));
+}
+
+#[tokio::test]
 async fn a_charge_whose_answer_is_lost_counts_once() {
     let fault = SimStripeFault::default;
     for (name, fault, charged) in [

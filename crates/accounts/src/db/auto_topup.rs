@@ -59,9 +59,10 @@ pub struct ChargeLimits {
 }
 
 /// Whether a charge may begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextCharge {
-    Due,
+    /// It may, if the charge with this id is still the account's last one.
+    Due { last: Option<String> },
     /// The top-up is off, another charge runs, or the wait after a failed one has not passed.
     Later,
     /// The charge would exceed the holder's cap for the month.
@@ -362,11 +363,13 @@ impl AutoTopUpRows<'_> {
         })
     }
 
-    /// Stores the order of a charge, if the charge is due and the account's orders stay within the
-    /// limits. The provider is first polled at `next_poll_at_ms`.
+    /// Stores the order of a charge, if the charge is due, `last` is still the account's last one,
+    /// and the account's orders stay within the limits. The provider is first polled at
+    /// `next_poll_at_ms`.
     pub fn insert_charge(
         &self,
         order: &OrderRow,
+        last: Option<&str>,
         next_poll_at_ms: i64,
         limits: OrderLimits,
         charge_limits: ChargeLimits,
@@ -374,8 +377,10 @@ impl AutoTopUpRows<'_> {
         self.0.write(
             "store the order of a charge",
             |transaction| match next_charge(transaction, order, charge_limits)? {
-                NextCharge::Due => insert_order(transaction, order, next_poll_at_ms, limits),
-                NextCharge::Later | NextCharge::OverMonthCap => Ok(InsertOrderOutcome::NotDue),
+                NextCharge::Due { last: current } if current.as_deref() == last => {
+                    insert_order(transaction, order, next_poll_at_ms, limits)
+                }
+                _ => Ok(InsertOrderOutcome::NotDue),
             },
         )
     }
@@ -474,19 +479,19 @@ fn next_charge(
     let Some((month_cap, set_at_ms)) = on else {
         return Ok(NextCharge::Later);
     };
-    let last: Option<(String, i64)> = connection
+    let last: Option<(String, String, i64)> = connection
         .prepare_cached(
-            "SELECT state, created_at_ms FROM payment_order WHERE account = ?1 AND method IS NOT NULL
+            "SELECT id, state, created_at_ms FROM payment_order WHERE account = ?1 AND method IS NOT NULL
              ORDER BY created_at_ms DESC, id DESC LIMIT 1",
         )?
-        .query_row([&order.account], |row| Ok((first_column(row)?, row.get(1)?)))
+        .query_row([&order.account], |row| Ok((first_column(row)?, row.get(1)?, row.get(2)?)))
         .optional()?;
     let history = history(connection, &order.account, limits.month_start_ms)?;
-    if let Some((state, at_ms)) = last {
-        let delay_ms = match OrderState::from_name(&state) {
+    if let Some((_, state, at_ms)) = &last {
+        let delay_ms = match OrderState::from_name(state) {
             Some(state) if state.is_waiting() => None,
             // What happened before the holder turned it on delays nothing.
-            _ if at_ms < set_at_ms => Some(0),
+            _ if *at_ms < set_at_ms => Some(0),
             Some(OrderState::Failed) => {
                 let index =
                     usize::try_from(history.declines.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -501,7 +506,9 @@ fn next_charge(
     }
     Ok(match history.exceeds_cap(order.amount, month_cap) {
         true => NextCharge::OverMonthCap,
-        false => NextCharge::Due,
+        false => NextCharge::Due {
+            last: last.map(|(id, ..)| id),
+        },
     })
 }
 
