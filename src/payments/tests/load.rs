@@ -38,7 +38,7 @@ struct Load {
     requests: Option<Requests>,
     /// Running requests, and the most that each can cost.
     running: Vec<(Hold, u64)>,
-    /// Payments that waited for requests, at each look of the poller.
+    /// Payments that waited for requests, after each round of deliveries.
     held: i64,
 }
 
@@ -71,6 +71,7 @@ async fn events_in_any_order(count: usize, accounts: usize, seed: u64) {
     while load.deliveries < count {
         load.act().await;
         load.deliver(10);
+        load.held += load.count("SELECT count(*) FROM payment_order WHERE clawback = 'held'");
         if load.random.below(4) == 0 {
             load.poll_some().await;
         }
@@ -301,7 +302,6 @@ impl Load {
         let sql = "UPDATE payment_order SET next_poll_at_ms = 0 WHERE next_poll_at_ms IS NOT NULL AND random() % 8 = 0";
         self.sim.world.sql(sql);
         self.sim.world.payments.poll_due(now_ms()).await.unwrap();
-        self.held += self.count("SELECT count(*) FROM payment_order WHERE clawback = 'held'");
         self.take_held();
     }
 
