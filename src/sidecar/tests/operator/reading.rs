@@ -99,13 +99,13 @@ async fn every_id_leads_somewhere_or_is_named() {
         assert_eq!(root.get(place).await.status, 200, "{place}");
     }
     for (term, answer) in [
-        ("req_9", "the id of a request"),
-        ("acct_9", "the id of an account"),
-        ("key_9", "the id of a key"),
-        ("pv_9", "the id of a price list"),
-        ("inv_9", "the id of an invitation"),
-        ("msg_9", "a webhook"),
-        ("gw-sk-9", "would be a key"),
+        ("req_nobody", "the id of a request"),
+        ("acct_nobody", "the id of an account"),
+        ("key_nobody", "the id of a key"),
+        ("pv_nobody", "the id of a price list"),
+        ("inv_nobody", "the id of an invitation"),
+        ("msg_nobody", "a webhook"),
+        ("gw-sk-nobody", "would be a key"),
         ("nobody", "must be whole"),
         ("", "1 to 254"),
     ] {
