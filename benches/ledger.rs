@@ -432,7 +432,7 @@ fn seal(dir: &Path) {
 /// Audits the ledger in `dir`.
 ///
 /// # Errors
-/// Says what differs from what was fed.
+/// Returns how the ledger differs from the entries that the benchmark posted.
 pub fn audit(dir: &Path, books: &Books) -> Result<(), String> {
     let billing = Billing::open(dir).unwrap();
     let report = billing.verify(clock::now_ms()).unwrap();

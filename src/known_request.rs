@@ -12,9 +12,8 @@ use base::clock::rfc3339;
 use ledger::StoreError;
 use serde_json::{Value, json};
 
-/// A request that is known.
 pub enum KnownRequest {
-    /// It has ended; with what is noted beside its receipt.
+    /// It has a receipt, and perhaps a note beside it.
     Billed(Box<Receipt>, Option<RequestNote>),
     Refused(RefusedRequest),
     /// It has no receipt.

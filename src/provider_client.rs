@@ -29,7 +29,7 @@ pub struct RequestBounds {
 /// Sends a request and returns the status and the body of the answer.
 ///
 /// # Errors
-/// Returns why there is no answer. No text has a secret.
+/// Returns why there is no answer. The text contains no secret.
 pub async fn send(
     address: &ProviderAddress,
     request: Request<Full<Bytes>>,

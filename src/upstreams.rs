@@ -334,7 +334,6 @@ impl EndpointPool {
             .collect()
     }
 
-    /// Records the result of an endpoint's active health check.
     pub fn set_health_check_result(&self, index: usize, passes: bool) {
         if let Some(endpoint) = self.endpoints.get(index) {
             endpoint.set_health_check_result(passes);

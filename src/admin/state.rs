@@ -12,7 +12,7 @@ use config::Settings;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Start of the paths of all routes.
+/// Prefix of every route's path.
 pub(super) const PREFIX: &str = "/admin/v1";
 
 /// Maximum number of concurrent writes, including those that wait for another commit. Further

@@ -13,7 +13,7 @@ use std::time::Duration;
 const ERASED_FILES: [&str; 3] = ["app.db", "idempotency.db", "refused.db"];
 const INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Waits for the time at which [`start`] empties the logs again.
+/// Waits until [`start`] should empty the logs again. Returns true, because it never gives up.
 pub fn wait_an_hour() -> bool {
     std::thread::sleep(INTERVAL);
     true

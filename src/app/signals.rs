@@ -17,8 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Time that a successor has from receiving the right to serve to requesting the sockets.
 const SUCCESSOR_READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit as above if this process is also being stopped. A live successor could not serve
-/// without these sockets.
+/// The same time limit if this process is also being stopped. It is short but not zero, because a
+/// live successor could not serve without these sockets.
 const SUCCESSOR_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of the transfer of the sockets.
 const SOCKET_HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);

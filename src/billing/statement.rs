@@ -41,7 +41,7 @@ pub struct Statement {
 
 #[derive(Debug, Clone)]
 pub struct StatementLine {
-    /// Position in the order of time.
+    /// Position among the account's changes, in the order of time.
     pub cursor: ActivityCursor,
     pub change: Micro,
     pub source: StatementSource,

@@ -284,7 +284,7 @@ fn unix_seconds() -> u64 {
     u64::try_from(clock::now_ms() / 1_000).unwrap_or(0)
 }
 
-/// Returns the file of a gateway's login, in a folder for the user alone.
+/// Returns the path of the file with the login at `url`, in the user's configuration folder.
 fn file_of(arguments: &LoginArgs, url: &str) -> anyhow::Result<PathBuf> {
     let is_set = |folder: &&PathBuf| folder.is_absolute();
     let own = arguments.config_home.as_ref().filter(is_set).cloned();

@@ -1,4 +1,5 @@
-//! Answers cross-origin requests of browsers (CORS), which define the pages that may call the API.
+//! Answers browsers' cross-origin requests (CORS), so that a browser knows which pages may call the
+//! API.
 //!
 //! CORS is off unless `cors.origins` lists an origin. It applies to API paths only, not to pages.
 //! No response allows cookies: a page sends its key in a header that it sets itself.

@@ -1,4 +1,4 @@
-//! Answers, counts and logs malformed requests that never reach a hook.
+//! Answers, counts and logs malformed requests, which never reach a hook of `edge.rs`.
 //!
 //! This file must not decide that a request is malformed: `edge/framing.rs` does.
 

@@ -210,7 +210,7 @@ pub const SIDECAR_REASONS: [(u16, &str); 12] = [
     (503, "overloaded"),
 ];
 
-/// Records the status of a response of the sidecar. A refusal counts like one of the edge.
+/// Records the status of a response of the sidecar. A refusal is counted like the edge's own.
 pub fn note_sidecar_status(record: &mut RequestRecord, status: u16) {
     record.status = status;
     if status < 400 {

@@ -1,4 +1,4 @@
-//! Makes a data directory the holder of its data.
+//! Makes a data directory the one that may change its data in PostgreSQL.
 //!
 //! This file must not decide when to do so: `app/standby.rs` does.
 

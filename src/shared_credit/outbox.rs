@@ -93,7 +93,7 @@ struct EndingMessage<'a> {
     price: Option<&'a PriceList>,
 }
 
-/// The journal of a dead process, with the endings in it.
+/// The journal of a dead process, and the endings that were read from it.
 pub struct OrphanedEndings {
     orphaned: OrphanedJournal,
     endings: Vec<Ending>,

@@ -158,8 +158,8 @@ impl Frame {
         contact.is_link.then_some(contact.text.as_str())
     }
 
-    /// Sets the number of the newest entries that are not indexed yet. A page that reads the index
-    /// determines the number afterwards.
+    /// Sets the number of entries that are not indexed yet. A page must determine it after reading
+    /// the index, so that the page never claims entries that it lacks.
     #[must_use]
     pub fn with_index_lag(self, index_lag: u64) -> Self {
         Self { index_lag, ..self }

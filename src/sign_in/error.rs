@@ -9,7 +9,7 @@ pub enum SignInError {
     /// The provider does not take the code, or the gateway's id or secret.
     #[error("it refused to sign in: {0}")]
     Refused(String),
-    /// What the provider said cannot be believed.
+    /// The provider's answer is malformed, or a check of it failed.
     #[error("its answer is not valid: {0}")]
     Invalid(String),
 }

@@ -64,7 +64,7 @@ impl VendorFailureCause {
         )
     }
 
-    /// Returns the name of the cause for the log and the pages.
+    /// Returns the cause in words, for the log and the pages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NameResolution => "its name does not resolve",

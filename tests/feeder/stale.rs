@@ -335,7 +335,7 @@ async fn what_a_hold_promised_is_taken_though_a_stale_replica_lacks_the_credit()
 async fn a_trial_whose_lapse_a_stale_replica_has_lost_is_the_same_in_both() {
     let cost = cost().await;
     let trial = Micro::new(cost.get() * TRIAL_REQUESTS);
-    // Long enough on this machine for a request to begin in it.
+    // The loop doubles the time until a request begins within it, however slow the machine.
     let mut lasts_ms = 2_000;
     let mut episode = loop {
         let mut episode = Episode::start_until(trial, now_ms() + lasts_ms, credits(10)).await;

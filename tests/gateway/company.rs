@@ -79,7 +79,7 @@ impl Seen {
 }
 
 impl Company {
-    /// Founds a company whose wallet has twice what all budgets are.
+    /// Founds a company with twice as many credits as all budgets together.
     fn found(fleet: &Fleet, members: usize, paid_for: i64) -> Self {
         let sidecar = &fleet.sidecar;
         let (_, cost) = exact_request("");
@@ -381,7 +381,8 @@ impl Company {
         }
     }
 
-    /// Raises a budget by the cost of one request: of many at once, one is admitted.
+    /// Raises a budget by the cost of one request, and checks that exactly one of many concurrent
+    /// requests is admitted.
     fn admits_one_more(&self, fleet: &mut Fleet, at_once: usize) {
         let (member, id) = (&self.members[0], &self.account.id);
         member.set_budget(fleet, id, member.paid_for + 1, self.cost);

@@ -98,7 +98,7 @@ pub struct Load<'a> {
     pub min_whole: usize,
 }
 
-/// When the clients of an edge stop, and what they have reached.
+/// Stops the clients of an edge, and counts the whole responses that they got.
 #[derive(Default)]
 struct Progress {
     stop: AtomicBool,

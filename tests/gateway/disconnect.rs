@@ -45,10 +45,10 @@ const BREAKS_OFF_LATER: &str = concat!(
     long_text!(),
     " events=120 gap_ms=100 input=311 output=40 cut=57"
 );
-/// Breaks off before the client leaves.
+/// The vendor's stream breaks off before the client disconnects.
 const BREAKS_OFF: &str =
     "text=\"äöüß äöüß äöüß äöüß\" events=19 gap_ms=100 input=311 output=40 cut=17";
-/// Arrives in one piece, later than [`DRAIN`].
+/// The answer arrives in one piece, later than [`DRAIN`].
 const LATE: &str = "delay_ms=7000 text=late input=301 output=21";
 /// Streams for longer than [`DRAIN`], also if the client asked for a whole answer.
 const SLOW: &str = "events=20 gap_ms=350 input=302 output=22";

@@ -227,7 +227,7 @@ fn a_gateway_that_has_just_started_has_every_series_of_the_alerts_and_the_dashbo
  {
     let world = World::new();
     let mut series = values(&world);
-    // The first look at the ledger's segments is made beside the first requests.
+    // The gateway first counts the ledger's segments while it already serves requests.
     while !series
         .iter()
         .any(|(one, _)| one.family == "gateway_ledger_segments")

@@ -111,7 +111,7 @@ fn turn(surface: Surface, number: usize, turns: usize) -> Value {
     body
 }
 
-/// The conversations that a vendor has seen.
+/// The conversations of which a vendor has received requests.
 fn seen(vendor: &Simulator) -> BTreeSet<usize> {
     let requests = vendor.requests();
     let bodies = requests

@@ -716,7 +716,7 @@ fn lenient_server() -> u16 {
                     400,
                     json!({"object": "error", "message": "This model's maximum context length is 9000 tokens. However, you requested 10125 tokens."}),
                 ),
-                // Answers from here on are not what the request asked for.
+                // From here on, the vendor answers without doing what the request asked for.
                 _ if is_developer && !was_busy => (429, json!({"error": {"message": "slow down"}})),
                 _ if body["prediction"].is_object() => (400, json!({"oops": 1})),
                 _ => (

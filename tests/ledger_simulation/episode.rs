@@ -181,7 +181,7 @@ pub fn name(account: usize) -> String {
     format!("acct_{account}")
 }
 
-/// Returns the id of a key (place 0) or of a membership (place 1) of an account.
+/// Returns the id of an account's key (`place` 0) or membership (`place` 1).
 fn spender(account: usize, place: usize, number: u64) -> String {
     match place {
         0 => format!("key_{account}_{number}"),

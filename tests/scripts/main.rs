@@ -80,8 +80,8 @@ fn find_tool(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("this machine has no {name}"))
 }
 
-/// Makes a program of a script for bash.
-/// Replaces what has this name: a program of this machine, to which the name is a link, must stay.
+/// Writes a bash script as an executable file.
+/// Removes `path` first: it may be a link to a program of this machine, which must stay as it is.
 fn write_program(path: &Path, script: &str) {
     let _ = std::fs::remove_file(path);
     let text = format!("#!{}\n{script}\n", find_tool("bash").display());

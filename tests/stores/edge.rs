@@ -244,7 +244,7 @@ async fn a_store_that_lost_everything_is_told_again() {
     assert_eq!(world.has().await, (micro(10_000_000), Micro::ZERO));
 }
 
-/// Number of times that an edge has asked what the ledger has.
+/// Number of times that edges have read the ledger's progress from the store.
 fn times_asked(server: &Server) -> u32 {
     let stats = server.cli(&["info", "commandstats"]);
     let calls = stats

@@ -183,7 +183,7 @@ fn identifiers(line: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// The names that follow one of these keywords in code lines, with their line numbers.
+/// The names that code lines define after one of these keywords, with their line numbers.
 fn definitions<'t>(text: &'t str, keywords: &[&str]) -> Vec<(usize, &'t str)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -70,7 +70,7 @@ pub enum LoginRefresh {
     Done(LoginTokens),
     /// The token is unknown, or its login does not work any more.
     Invalid,
-    /// The token was used before. Its login, by the key's id, is revoked.
+    /// The token was used before, so its login is revoked. Holds the id of the login's key.
     Reused(String),
     TooMany,
 }

@@ -27,7 +27,7 @@ pub struct NewAccount<'a> {
 }
 
 impl<'a> NewAccount<'a> {
-    /// A member without a password and a trial.
+    /// A member with neither password nor trial.
     pub fn new(email: &'a str) -> Self {
         Self {
             email,

@@ -69,7 +69,7 @@ points! {
     MidIndex = "mid_index",
     /// The index was rebuilt in a separate file, which has not replaced the old one yet.
     BeforeReindexSwap = "before_reindex_swap",
-    /// Some of the data that older versions used for pages is removed, but this is not committed.
+    /// A transaction that removes data of older versions has begun and is not committed.
     MidRetired = "mid_retired",
     /// The ledger covers a journal file, which still exists.
     BeforeReap = "before_reap",

@@ -91,8 +91,8 @@ pub(crate) fn explain(path: &Path, operation: &'static str, source: rusqlite::Er
     }
 }
 
-/// Returns which file of a database was probably refused: the database, or its log or the index of
-/// the log if only that one belongs to somebody else.
+/// Returns the file that the system probably refused to open: the database, unless only its log or
+/// the log's index belongs to another user.
 fn refused_file(path: &Path) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let is_foreign = |file: &Path| std::fs::metadata(file).is_ok_and(|file| file.uid() != user);

@@ -144,7 +144,7 @@ fn each_tier_gets_the_model_of_its_name_and_a_missing_one_the_middle_price() {
         tiers(&all[3..], Some(dear)),
         [dear, cheap, cheap, cheap, cheap]
     );
-    // The chosen one of two models of a tier; otherwise the first.
+    // Of two models of a tier, the guide names the chosen one, otherwise the first.
     let newer = Arc::new(CatalogModel {
         id: "opus-2".to_owned(),
         upstream_model: "vendor/Claude-Opus-5.1".to_owned(),

@@ -289,7 +289,7 @@ pub(super) async fn before_cutoff<T>(
     }
 }
 
-/// Returns the body, when it arrived, and a CPU slot in which to parse it.
+/// Returns the body, the time it arrived, and a CPU slot to parse it in.
 pub(super) async fn receive_body(
     gateway: &Gateway,
     settings: &Settings,

@@ -57,7 +57,7 @@ pub(super) enum EndingOutcome {
     Journalled,
     /// The journal lacks the end, so nothing is debited.
     Failed,
-    /// The disk does not answer, so the end may still reach the journal.
+    /// The disk has not confirmed the write, so the end may still reach the journal.
     Unknown,
 }
 
@@ -501,8 +501,8 @@ pub struct Deadlines {
     /// the model may have produced hidden reasoning.
     pub drain: Duration,
     pub drain_reasoning: Duration,
-    /// True if the response is a stream, which is read only for a limited time after the client has
-    /// left. For a whole response the gateway waits until the request's own deadline.
+    /// True if the client wants a stream and sent no idempotency key: once it has left, the gateway
+    /// reads on only for a limited time. Otherwise it reads on until the request's own deadline.
     pub may_drain: bool,
     /// Time without a byte after which a waiting client gets a keep-alive.
     pub keep_alive: Duration,

@@ -125,7 +125,8 @@ fn select_mode(record: &RequestRecord, call: &AdmittedRequest, is_events: bool) 
     }
 }
 
-/// Returns the context that converts an answer to the other form within the same protocol.
+/// Returns the context for turning a stream into a whole answer, or the reverse, where client and
+/// vendor speak the same protocol.
 fn form_context(record: &RequestRecord, call: &AdmittedRequest) -> ResponseContext {
     ResponseContext {
         public_model: call.model.id.clone(),

@@ -260,7 +260,7 @@ async fn a_refusal_of_the_mail_is_final_and_other_faults_are_not() {
     for (mode, expected, says) in [
         (ServerMode::Recipient("450 busy"), &retry[..], "(450)"),
         (ServerMode::Greet("421 busy"), &retry, "(421)"),
-        // Of the server as a whole, not of this mail.
+        // The server refuses every mail, so this one is tried again.
         (ServerMode::Greet("554 go away"), &retry, "(554)"),
         (ServerMode::Greet("hello"), &retry, "response error"),
         (ServerMode::Close, &retry, "127.0.0.1:"),

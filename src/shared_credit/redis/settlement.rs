@@ -41,7 +41,7 @@ pub enum SettleReply {
 /// The state of an end that the store has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndState {
-    /// The ledger has entered the end.
+    /// The ledger has this request's ending.
     Applied,
     Waiting,
     /// The server does not have the end, so the caller must settle the request again.

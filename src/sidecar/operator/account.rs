@@ -450,7 +450,7 @@ impl OperatorAccountPage {
     }
 }
 
-/// What a reference must be, for people.
+/// The rule for references, as a sentence for the form.
 pub fn reference_rule() -> String {
     format!("A reference must have 1 to {MAX_REFERENCE_CHARS} characters.")
 }

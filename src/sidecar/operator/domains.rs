@@ -1,4 +1,5 @@
-//! Enters the domains that an organisation claims: who proves a mailbox of one becomes a member.
+//! Enters the domains that an organisation claims. A person who proves a mailbox in such a domain
+//! becomes a member.
 //!
 //! This file must not decide whether a mailbox is proven.
 

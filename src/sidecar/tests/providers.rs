@@ -315,7 +315,7 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_asked() {
         400,
         "a second time"
     );
-    // A code of another sign-in does not have its verifier.
+    // A code from another sign-in does not fit this sign-in's verifier.
     let third = world.begin().await;
     world
         .come_back(&other, &provider.grant(&third))

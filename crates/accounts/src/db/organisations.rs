@@ -902,7 +902,7 @@ fn end_invites(
     Ok(())
 }
 
-/// Returns whether a member may end the invitation of an address, if there is one.
+/// Returns whether a member with the role `own` may end the open invitation of `email`.
 fn may_end_invite(
     transaction: &Transaction<'_>,
     own: OrganisationRole,

@@ -22,7 +22,8 @@ pub enum LinkIdentityOutcome {
     Taken,
 }
 
-/// What the groups of an identity give at a sign-in, and who logs it.
+/// The role that an identity's groups give at a sign-in, with the actor and address for the audit
+/// log.
 pub(crate) struct GroupRole<'a> {
     pub role: Role,
     pub actor: &'a str,

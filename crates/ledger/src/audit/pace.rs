@@ -45,7 +45,7 @@ impl Pace {
         }
     }
 
-    /// Rests in proportion to the time since the last rest.
+    /// Sleeps in proportion to the time since the last rest, so that the audit uses only its share.
     pub fn rest(&mut self) {
         if !self.share.is_full() {
             std::thread::sleep(self.share.rest_after(self.since.elapsed()));

@@ -31,9 +31,8 @@ pub(crate) struct TailLimits {
 }
 
 impl TailLimits {
-    /// The limits in production. `index.db` is written when the tail has half of its maximum. A
-    /// read that adds its maximum of entries takes about half a second, and usually happens only
-    /// after a start.
+    /// Production limits. `index.db` is written once the tail is half full. The longest read that
+    /// fills the tail takes about half a second and usually happens only after a start.
     pub(crate) const DEFAULT: Self = Self {
         entries: 2 * MAX_INDEX_BATCH,
         entries_per_read: MAX_INDEX_BATCH,

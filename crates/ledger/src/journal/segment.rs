@@ -84,8 +84,8 @@ impl Segment {
         self.append_numbered(&bytes, &ends).0
     }
 
-    /// Appends the lines of `bytes` that end at `ends`. Returns how many of them the file has now,
-    /// and why not more. The file has no part of another line.
+    /// Appends the lines of `bytes` that end at `ends`. Returns how many lines the file has taken
+    /// whole, and the error that stopped it. A line written only in part does not count.
     fn append_numbered(&self, bytes: &[u8], ends: &[usize]) -> (usize, io::Result<()>) {
         let before = self.bytes.load(Ordering::Relaxed);
         // Use a single call, so a crash of the process leaves each record either written or not.

@@ -20,7 +20,7 @@ pub struct BalanceChangeSums {
     pub balance: Micro,
     /// Postings by month and kind of entry. Months are since January 1970 UTC.
     pub postings: Vec<(i64, String, Micro)>,
-    /// Debits of responses by month.
+    /// Debits for responses by month.
     pub debits: Vec<(i64, Micro)>,
 }
 

@@ -45,9 +45,9 @@ pub struct BalanceChange<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BalanceChangeKind<'a> {
-    /// Credits that were given.
+    /// Credits given for free.
     Grant,
-    /// Credits that were bought and that an operator posts.
+    /// Bought credits, posted by an operator.
     TopUp,
     /// Credits of a code that the account holder redeemed.
     Code,

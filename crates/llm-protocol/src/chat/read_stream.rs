@@ -462,9 +462,9 @@ impl ChatStreamReader {
         slot
     }
 
-    /// Emits reasoning that the vendor wants back, as the signature of the preceding thinking or of
-    /// one without text. The reader calls this function when another part begins or the answer
-    /// ends.
+    /// Emits reasoning that the vendor expects back: as the signature of the thinking before it, or
+    /// of an empty thinking if there is none. The reader calls this function when another part
+    /// begins or the answer ends.
     fn emit_signature(&mut self, to: &mut dyn EventSink) {
         let Some(signature) = self.reasoning.take_signature() else {
             return;

@@ -1,11 +1,10 @@
 //! Contains the outcome of each member of a chat request that the gateway sends to a messages
 //! vendor.
 //!
-//! The table must be complete: a member that the official client can send and that has no row would
-//! have no deliberate outcome. The gateway drops a member without a row, with a warning. Paths have
-//! no indexes. Where the value of a member changes its outcome, code decides
-//! (`messages/write_request/extras.rs`). The tests below check that code and the reader against the
-//! rows.
+//! The table must be complete, so that somebody has decided about every member the official client
+//! can send. A member without a row is dropped with a warning. Paths have no indexes. Where the
+//! value of a member changes its outcome, code decides (`messages/write_request/extras.rs`). The
+//! tests below check that code and the reader against the rows.
 //!
 //! Read next: `chat/read_request/messages.rs`.
 
@@ -56,7 +55,7 @@ mod tests {
         assert_eq!(outcome("modell"), None);
     }
 
-    /// Translates the request for a model that accepts as much as any model does.
+    /// Translates the request for a model with every capability.
     fn translated(request: &Value, may_search: bool) -> Result<TranslatedRequest, String> {
         let accepts = ModelCapabilities::Messages(MessagesModel {
             sampling: SamplingSupport::Free,

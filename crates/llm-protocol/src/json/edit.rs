@@ -55,8 +55,8 @@ pub(crate) fn apply_edits(source: &[u8], edits: &mut [JsonEdit<'_>], out: &mut V
     out.extend_from_slice(source.get(copied..).unwrap_or_default());
 }
 
-/// Appends the event to `out` with the edits applied to its data. Few events have `more` edits than
-/// the two that need no allocation.
+/// Appends the event to `out` with the edits applied to its data. `more` has the edits beyond two:
+/// few events need them, and without them nothing is allocated.
 pub(crate) fn write_edited_event<'e>(
     event: &SseEvent<'_>,
     edits: [Option<JsonEdit<'e>>; 2],

@@ -252,8 +252,8 @@ fn estimated_tokens(kind: ModelKind, content: &MeteredContent) -> Usage {
     }
 }
 
-/// Fills the input, the output and the units that count nothing from `estimate`. Returns whether
-/// this changed anything.
+/// Takes the input, the output and each unit from `estimate` if `usage` has none of it. Returns
+/// whether this changed anything.
 fn fill(usage: &mut Usage, estimate: &Usage) -> bool {
     let (before, mut estimate) = (*usage, *estimate);
     for side in [&INPUT_CLASSES[..], &OUTPUT_CLASSES[..]] {

@@ -31,7 +31,6 @@ use crate::json::{
 };
 use std::collections::BTreeMap;
 
-/// The warning about a repair.
 const REWRITTEN_CALLS: &str = "rewritten:tool_calls";
 const REWRITTEN_FINISH_REASON: &str = "rewritten:finish_reason";
 

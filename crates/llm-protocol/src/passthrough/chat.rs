@@ -123,7 +123,7 @@ impl ChatStreamState {
         self.choices = choices;
     }
 
-    /// Adds a chunk; `text` is its JSON.
+    /// `text` is the chunk's JSON.
     pub fn record_chunk(&mut self, chunk: &ChatChunk, text: &str) {
         self.id.record(text, chunk.id, chunk.created);
         for choice in &chunk.choices {

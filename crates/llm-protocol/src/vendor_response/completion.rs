@@ -57,7 +57,7 @@ pub enum UsagePlace {
     Missing,
     /// Output followed the usage.
     BeforeOutput,
-    /// The usage came with the last output, or several usages came: a running count does so too.
+    /// The usage came with output, or more than once: some vendors send a running count.
     WithOutput,
     /// One usage came, after the last output.
     AfterOutput,

@@ -210,7 +210,7 @@ impl Dialect {
         }
     }
 
-    /// Checks that, while the model thinks, every turn with calls has its thinking.
+    /// Checks that, with thinking on, every turn with tool calls carries its thinking.
     fn check_thinking(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
         if self.state != VendorState::Thinking || !self.thinking.is_on(body) {
             return Ok(());

@@ -550,7 +550,7 @@ impl StripeState {
         Ok(refund)
     }
 
-    /// Returns whether a bank has taken the money of a charge, or keeps it.
+    /// Returns whether a dispute of the charge is open or lost, so the bank has the money.
     fn is_disputed(&self, charge: &Value) -> bool {
         charge["disputed"] == true
             && self.all("dispute").any(|it| {

@@ -310,8 +310,8 @@ impl<'a> StoredRows<'a> {
         Ok(indexed)
     }
 
-    /// Adds the conversations and their turns from the index of `activity`. Returns the fingerprint
-    /// of the turns by the conversation's number.
+    /// Adds conversations and turns, read through `activity_by_conversation`. Returns a fingerprint
+    /// of which conversation each turn belongs to.
     fn add_turns(&mut self) -> Outcome<u128> {
         let (mut turns, mut count, mut last_number) = (0_u128, 0_i64, 0);
         let mut by_time = 0_u128;

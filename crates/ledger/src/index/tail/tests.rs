@@ -437,7 +437,7 @@ fn a_reader_without_a_tail_reads_the_file_and_says_what_it_lacks() {
     let read = |tables: IndexTables<'_>| Ok((tables.has_base(), tables.last_seq()?));
     let found = ledger.index.read_newest("read", &last, &unreadable, read);
     assert_eq!(found.unwrap(), (false, 33));
-    // The next reader has a tail again.
+    // The next read rebuilds the tail.
     assert_eq!(ledger.pages().last_ending_seq("acct_a").unwrap(), 61);
     assert!(IndexTail::open(&dir.path().join("none/index.db"), TailLimits::DEFAULT).is_err());
     assert!(!dir.path().join("none").exists());

@@ -27,7 +27,8 @@ pub(super) struct ThinkingInputs<'r, 'a> {
     pub breaks_off: bool,
     /// True if the vendor refused the reasoning in the first attempt.
     pub without: bool,
-    /// True if the client decides about showing thinking for which it did not ask (responses).
+    /// True if the request must say whether the vendor shows thinking, even where the client did
+    /// not ask for thinking (responses).
     pub says_display: bool,
     /// True if the vendor accepts `display`, which controls whether thinking is shown.
     pub takes_display: bool,
