@@ -2,12 +2,12 @@
 //!
 //! This file must not post to the ledger.
 
+use super::body::{JsonResult, PathParam, QueryResult};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::billing::usage_report::UsageReportQuery;
 use crate::document;
 use accounts::{AccountStatus, Actor, CloseAccountOutcome};
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, RawQuery, State};
 use axum::{Extension, Json};
 use base::clock::now_ms;
@@ -33,9 +33,6 @@ pub struct EntryListQuery {
     limit: Option<u32>,
 }
 
-type QueryResult<T> = Result<Query<T>, QueryRejection>;
-type PathResult = Result<Path<String>, PathRejection>;
-
 pub(super) fn parse_limit(limit: Option<u32>) -> Result<u32, AdminError> {
     let limit = limit.unwrap_or(MAX_ROWS_PER_PAGE);
     let is_right = (1..=MAX_ROWS_PER_PAGE).contains(&limit);
@@ -59,7 +56,7 @@ pub(super) fn next_cursor<T>(
 pub async fn list(
     State(app): State<Arc<AdminState>>,
     page: QueryResult<AccountListQuery>,
-) -> Result<Json<Value>, AdminError> {
+) -> JsonResult {
     let Query(AccountListQuery { q, cursor, limit }) = page?;
     let limit = parse_limit(limit)?;
     let accounts = match q.as_deref().filter(|part| !part.is_empty()) {
@@ -74,10 +71,7 @@ pub async fn list(
     Ok(Json(json!({"accounts": accounts, "next": next})))
 }
 
-pub async fn show(
-    State(app): State<Arc<AdminState>>,
-    name: PathResult,
-) -> Result<Json<Value>, AdminError> {
+pub async fn show(State(app): State<Arc<AdminState>>, name: PathParam) -> JsonResult {
     let account = app.find_account(&name?)?;
     let balance = app.billing.balance(&account.id, now_ms())?;
     Ok(Json(document::account_with_balance(&account, &balance)))
@@ -85,9 +79,9 @@ pub async fn show(
 
 pub async fn entries(
     State(app): State<Arc<AdminState>>,
-    name: PathResult,
+    name: PathParam,
     page: QueryResult<EntryListQuery>,
-) -> Result<Json<Value>, AdminError> {
+) -> JsonResult {
     let Query(EntryListQuery { before, limit }) = page?;
     let limit = parse_limit(limit)?;
     let account = app.find_account(&name?)?;
@@ -103,9 +97,9 @@ pub async fn entries(
 /// Returns the report that the account's holder gets from `GET /v1/usage`.
 pub async fn usage(
     State(app): State<Arc<AdminState>>,
-    name: PathResult,
+    name: PathParam,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, AdminError> {
+) -> JsonResult {
     let query = UsageReportQuery::parse(&query.unwrap_or_default(), now_ms())
         .map_err(|error| AdminError::Invalid(format!("{}: {}", error.param, error.message)))?;
     let account = app.find_account(&name?)?;
@@ -124,25 +118,25 @@ pub async fn usage(
 pub async fn suspend(
     app: State<Arc<AdminState>>,
     by: Extension<Actor>,
-    name: PathResult,
-) -> Result<Json<Value>, AdminError> {
+    name: PathParam,
+) -> JsonResult {
     set_status(app, by, name, AccountStatus::Suspended).await
 }
 
 pub async fn resume(
     app: State<Arc<AdminState>>,
     by: Extension<Actor>,
-    name: PathResult,
-) -> Result<Json<Value>, AdminError> {
+    name: PathParam,
+) -> JsonResult {
     set_status(app, by, name, AccountStatus::Active).await
 }
 
 async fn set_status(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
-    name: PathResult,
+    name: PathParam,
     status: AccountStatus,
-) -> Result<Json<Value>, AdminError> {
+) -> JsonResult {
     let Path(name) = name?;
     let actor = by.actor.clone();
     let account = app

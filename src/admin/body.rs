@@ -1,15 +1,23 @@
-//! Parses bodies of requests to the admin API, which are JSON objects with only the expected
-//! members.
+//! Names what handlers of the admin API get and return, and parses bodies, which are JSON objects
+//! with only the expected members.
 //!
 //! This file must not depend on the meaning of a member.
 
 use super::error::AdminError;
+use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query};
+use axum::http::StatusCode;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 pub(super) type BodyResult = Result<Bytes, BytesRejection>;
+/// The one parameter of a path, or why it is not text.
+pub(super) type PathParam = Result<Path<String>, PathRejection>;
+pub(super) type QueryResult<T> = Result<Query<T>, QueryRejection>;
+pub(super) type JsonResult = Result<Json<Value>, AdminError>;
+pub(super) type CreatedResult = Result<(StatusCode, Json<Value>), AdminError>;
 
 /// Parses a body, which must be an object with only the expected members, each at most once.
 pub(super) fn parse_body<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, AdminError> {

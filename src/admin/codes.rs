@@ -4,23 +4,19 @@
 //! The texts of codes are in the answer to their creation alone.
 
 use super::accounts::{next_cursor, parse_limit};
-use super::body::{BodyResult, parse_body};
+use super::body::{BodyResult, CreatedResult, JsonResult, PathParam, QueryResult, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::document;
 use accounts::{Actor, NewCodes};
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base::clock::{now_ms, rfc3339};
 use credits::money::Micro;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
-
-type PathParam = Result<Path<String>, PathRejection>;
-type JsonResult = Result<Json<Value>, AdminError>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,7 +44,7 @@ pub async fn create(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
     body: BodyResult,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
+) -> CreatedResult {
     let body: CreateCodesBody = parse_body(&body?)?;
     app.run_write(move |app| {
         let now_ms = now_ms();
@@ -75,7 +71,7 @@ pub async fn create(
 
 pub async fn list(
     State(app): State<Arc<AdminState>>,
-    page: Result<Query<CodeListQuery>, QueryRejection>,
+    page: QueryResult<CodeListQuery>,
 ) -> JsonResult {
     let Query(CodeListQuery { cursor, limit }) = page?;
     let limit = parse_limit(limit)?;

@@ -2,22 +2,19 @@
 //!
 //! This file must not create administrators. Only the command line on the machine itself may do so.
 
-use super::body::{BodyResult, parse_body};
+use super::body::{BodyResult, CreatedResult, PathParam, parse_body};
 use super::error::AdminError;
 use super::keys::refuse_administrator;
 use super::state::AdminState;
 use crate::document;
 use accounts::{Account, Actor, LinkPurpose, NewAccount, Role, open_account_as};
-use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base::clock::{now_ms, rfc3339};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
-
-type CreatedResult = Result<(StatusCode, Json<Value>), AdminError>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,7 +88,7 @@ pub async fn account(
 pub async fn link(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
-    name: Result<Path<String>, PathRejection>,
+    name: PathParam,
     body: BodyResult,
 ) -> CreatedResult {
     let LinkBody { purpose } = parse_body(&body?)?;

@@ -4,7 +4,9 @@
 //! administrator's name.
 
 use super::accounts::{next_cursor, parse_limit};
-use super::body::{BodyResult, deserialize_setting, parse_body};
+use super::body::{
+    BodyResult, CreatedResult, JsonResult, PathParam, QueryResult, deserialize_setting, parse_body,
+};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::document;
@@ -13,7 +15,6 @@ use accounts::db::KeyFilter;
 use accounts::{
     Account, Actor, ApiKey, KeyHolder, KeyScope, KeySettings, NewKey, RateSettings, Role,
 };
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -29,9 +30,6 @@ const MAX_OVERLAP_SECONDS: u64 = 30 * 86_400;
 
 /// Maximum time in seconds until a key expires, which is ten years.
 const MAX_EXPIRY_SECONDS: u64 = 3_660 * 86_400;
-
-type PathParam = Result<Path<String>, PathRejection>;
-type JsonResult = Result<Json<Value>, AdminError>;
 
 /// The body that creates or changes a key.
 #[derive(Deserialize)]
@@ -158,7 +156,7 @@ pub struct KeyPageQuery {
 pub async fn list(
     State(app): State<Arc<AdminState>>,
     name: PathParam,
-    page: Result<Query<KeyPageQuery>, QueryRejection>,
+    page: QueryResult<KeyPageQuery>,
 ) -> JsonResult {
     let Query(KeyPageQuery { cursor, limit }) = page?;
     let (account, limit) = (app.find_account(&name?)?, parse_limit(limit)?);
@@ -188,7 +186,7 @@ pub async fn create(
     Extension(by): Extension<Actor>,
     name: PathParam,
     body: BodyResult,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
+) -> CreatedResult {
     let body: KeyBody = parse_body(&body?)?;
     let Path(account) = name?;
     app.run_write(move |app| {
@@ -261,7 +259,7 @@ pub async fn rotate(
     Extension(by): Extension<Actor>,
     id: PathParam,
     body: BodyResult,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
+) -> CreatedResult {
     let body = body?;
     let body: RotationBody = parse_body(if body.is_empty() { b"{}" } else { &body })?;
     let overlap = body.overlap_seconds.unwrap_or(DEFAULT_OVERLAP_SECONDS);

@@ -3,7 +3,7 @@
 //!
 //! This file reports malformed input by member. The ledger decides which postings are allowed.
 
-use super::body::{BodyResult, deserialize_present, parse_body};
+use super::body::{BodyResult, CreatedResult, PathParam, deserialize_present, parse_body};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::billing::corrections::{
@@ -11,7 +11,6 @@ use crate::billing::corrections::{
 };
 use crate::document;
 use accounts::Actor;
-use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -21,9 +20,6 @@ use ledger::{BalanceChange, BalanceChangeKind, PostingResult, Refund};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-type PathParam = Result<Path<String>, PathRejection>;
-type JsonResult = Result<(StatusCode, Json<Value>), AdminError>;
 
 /// The body of a grant, a top-up or a refund.
 #[derive(Deserialize)]
@@ -51,7 +47,7 @@ pub async fn grant(
     by: Extension<Actor>,
     name: PathParam,
     body: BodyResult,
-) -> JsonResult {
+) -> CreatedResult {
     post_credits(app, by, name, body, BalanceChangeKind::Grant).await
 }
 
@@ -60,7 +56,7 @@ pub async fn top_up(
     by: Extension<Actor>,
     name: PathParam,
     body: BodyResult,
-) -> JsonResult {
+) -> CreatedResult {
     post_credits(app, by, name, body, BalanceChangeKind::TopUp).await
 }
 
@@ -70,7 +66,7 @@ async fn post_credits(
     name: PathParam,
     body: BodyResult,
     kind: BalanceChangeKind<'static>,
-) -> JsonResult {
+) -> CreatedResult {
     let AmountBody { credits, reference } = parse_body(&body?)?;
     let amount = parse_positive_amount(credits)?.ok_or_else(|| missing_member("credits"))?;
     let order = PostingRequest {
@@ -87,7 +83,7 @@ pub async fn adjust(
     Extension(by): Extension<Actor>,
     name: PathParam,
     body: BodyResult,
-) -> JsonResult {
+) -> CreatedResult {
     let AdjustmentBody {
         credits,
         reference,
@@ -118,7 +114,7 @@ pub async fn refund(
     Extension(by): Extension<Actor>,
     request_id: PathParam,
     body: BodyResult,
-) -> JsonResult {
+) -> CreatedResult {
     let AmountBody { credits, reference } = parse_body(&body?)?;
     let (amount, reference, Path(request_id)) = (
         parse_positive_amount(credits)?,
@@ -156,7 +152,7 @@ struct PostingRequest {
 }
 
 impl PostingRequest {
-    fn post(&self, app: &AdminState, kind: BalanceChangeKind<'_>) -> JsonResult {
+    fn post(&self, app: &AdminState, kind: BalanceChangeKind<'_>) -> CreatedResult {
         let Self {
             name,
             amount,

@@ -4,7 +4,9 @@
 //! decide what an organisation allows.
 
 use super::accounts::{next_cursor, parse_limit};
-use super::body::{BodyResult, deserialize_setting, parse_body};
+use super::body::{
+    BodyResult, CreatedResult, JsonResult, PathParam, QueryResult, deserialize_setting, parse_body,
+};
 use super::error::AdminError;
 use super::state::AdminState;
 use crate::document;
@@ -12,18 +14,16 @@ use crate::organisations::{
     MemberUpdate, change_member, create_organisation, describe_organisation,
 };
 use accounts::{Account, Actor, MemberAuthority, MemberEdit, OrganisationRole};
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use base::clock::now_ms;
 use credits::limits::SpendLimit;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
-type JsonResult = Result<Json<Value>, AdminError>;
-type CreatedResult = Result<(StatusCode, Json<Value>), AdminError>;
 /// The organisation, and what the path names below it: a person, an invitation or a domain.
 type PairParam = Result<Path<(String, String)>, PathRejection>;
 
@@ -74,7 +74,7 @@ struct DomainBody {
 
 pub async fn list(
     State(app): State<Arc<AdminState>>,
-    page: Result<Query<OrganisationListQuery>, QueryRejection>,
+    page: QueryResult<OrganisationListQuery>,
 ) -> JsonResult {
     let Query(OrganisationListQuery { cursor, limit }) = page?;
     let limit = parse_limit(limit)?;
@@ -85,10 +85,7 @@ pub async fn list(
     Ok(Json(json!({"organisations": shown, "next": next})))
 }
 
-pub async fn show(
-    State(app): State<Arc<AdminState>>,
-    name: Result<Path<String>, PathRejection>,
-) -> JsonResult {
+pub async fn show(State(app): State<Arc<AdminState>>, name: PathParam) -> JsonResult {
     let organisation = find_organisation(&app, &name?)?;
     describe(&app, &organisation)
 }
@@ -111,7 +108,7 @@ pub async fn create(
 pub async fn add_member(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
-    name: Result<Path<String>, PathRejection>,
+    name: PathParam,
     body: BodyResult,
 ) -> CreatedResult {
     let NewMemberBody { person, role } = parse_body(&body?)?;
@@ -203,7 +200,7 @@ pub async fn revoke_invite(
 pub async fn add_domain(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
-    name: Result<Path<String>, PathRejection>,
+    name: PathParam,
     body: BodyResult,
 ) -> CreatedResult {
     let DomainBody { domain } = parse_body(&body?)?;

@@ -4,7 +4,9 @@
 //! `payments` decides what a refund takes back.
 
 use super::accounts::{next_cursor, parse_limit};
-use super::body::{BodyResult, deserialize_present, parse_body};
+use super::body::{
+    BodyResult, CreatedResult, JsonResult, PathParam, QueryResult, deserialize_present, parse_body,
+};
 use super::error::AdminError;
 use super::money::{parse_reference, parse_text};
 use super::state::AdminState;
@@ -12,7 +14,6 @@ use crate::document;
 use crate::payments::{OrderRow, OrderState, PaymentError};
 use accounts::Actor;
 use accounts::db::payment_book::OrderFilter;
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -21,9 +22,6 @@ use config::payments::Currency;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-type PathParam = Result<Path<String>, PathRejection>;
-type JsonResult = Result<Json<Value>, AdminError>;
 
 /// Days that a comparison covers if the body does not say.
 const DEFAULT_DAYS: u32 = 7;
@@ -71,7 +69,7 @@ fn find(app: &AdminState, id: &str) -> Result<OrderRow, AdminError> {
 
 pub async fn list(
     State(app): State<Arc<AdminState>>,
-    page: Result<Query<PaymentListQuery>, QueryRejection>,
+    page: QueryResult<PaymentListQuery>,
 ) -> JsonResult {
     let Query(PaymentListQuery {
         account,
@@ -113,7 +111,7 @@ pub async fn refund(
     Extension(by): Extension<Actor>,
     id: PathParam,
     body: BodyResult,
-) -> Result<(StatusCode, Json<Value>), AdminError> {
+) -> CreatedResult {
     let PaymentRefundBody { amount, reference } = parse_body(&body?)?;
     let reference = parse_reference(reference)?;
     let Path(id) = id?;

@@ -5,7 +5,9 @@
 //! stolen key could then do so.
 
 use super::accounts::{next_cursor, parse_limit};
-use super::body::{BodyResult, deserialize_present, parse_body};
+use super::body::{
+    BodyResult, JsonResult, PathParam, QueryResult, deserialize_present, parse_body,
+};
 use super::error::AdminError;
 use super::keys::refuse_administrator;
 use super::state::AdminState;
@@ -13,16 +15,12 @@ use crate::billing::json;
 use crate::document;
 use crate::known_request::{KnownRequest, find_request};
 use accounts::{Account, Actor, CloseAccountOutcome, Role};
-use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use base::clock::now_ms;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-type PathParam = Result<Path<String>, PathRejection>;
-type JsonResult = Result<Json<Value>, AdminError>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,7 +175,7 @@ pub async fn receipts(
     State(app): State<Arc<AdminState>>,
     Extension(by): Extension<Actor>,
     name: PathParam,
-    page: Result<Query<ReceiptListQuery>, QueryRejection>,
+    page: QueryResult<ReceiptListQuery>,
 ) -> JsonResult {
     let Query(ReceiptListQuery { before, limit }) = page?;
     let (Path(name), limit) = (name?, parse_limit(limit)?);

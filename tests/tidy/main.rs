@@ -194,8 +194,11 @@ fn definitions<'t>(text: &'t str, keywords: &[&str]) -> Vec<(usize, &'t str)> {
         let start = words.iter().position(|word| {
             !matches!(*word, "pub" | "crate" | "super" | "in" | "async" | "unsafe")
         });
+        // An indented `type` belongs to a trait.
+        let is_associated = |word: &str| word == "type" && line.starts_with(' ');
         if let Some(start) = start
             && keywords.contains(&words[start])
+            && !is_associated(words[start])
             && let Some(name) = words[start + 1..].iter().find(|word| **word != "mut")
         {
             found.push((number + 1, *name));
@@ -281,7 +284,7 @@ fn rust_syntax(text: &str) -> Vec<(usize, &str)> {
 fn types_defined_twice(files: &[File]) -> Vec<String> {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for file in files {
-        let keywords = ["struct", "enum", "trait", "union"];
+        let keywords = ["struct", "enum", "trait", "union", "type"];
         for (line, name) in definitions(product_code(&file.text), &keywords) {
             let place = format!("{}:{line}", file.path.display());
             places.entry(name).or_default().push(place);
@@ -511,9 +514,9 @@ fn each_rule_finds_a_violation() {
     );
     let file = |path: &str| File {
         path: path.into(),
-        text: "pub struct Turn;\n".into(),
+        text: "pub struct Turn;\ntype Found = Turn;\n    type Item = Turn;\n".into(),
     };
-    assert_eq!(types_defined_twice(&[file("a.rs"), file("b.rs")]).len(), 1);
+    assert_eq!(types_defined_twice(&[file("a.rs"), file("b.rs")]).len(), 2);
     assert_eq!(types_defined_twice(&[file("a.rs")]).len(), 0);
     assert_eq!(
         missing_paths("See `src/lost.rs` and `scripts/run --check`.", |_| false).len(),

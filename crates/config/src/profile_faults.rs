@@ -37,9 +37,9 @@ pub fn is_chat_only(key: &str) -> bool {
 
 /// Keys below `profile` with a fault. Each one has the faulty name in its value, unless the key
 /// itself is the fault.
-type Found = Vec<(&'static str, Option<String>)>;
+type Faults = Vec<(&'static str, Option<String>)>;
 
-type FindFaults = fn(&ProfileFacts<'_>) -> Found;
+type FindFaults = fn(&ProfileFacts<'_>) -> Faults;
 
 /// Functions that find a contradiction, with their messages.
 const CONTRADICTIONS: [(FindFaults, &str); 10] = [
@@ -171,12 +171,12 @@ impl ProfileFacts<'_> {
     }
 }
 
-fn select(key: &'static str, names: &[String], is_faulty: impl Fn(&str) -> bool) -> Found {
+fn select(key: &'static str, names: &[String], is_faulty: impl Fn(&str) -> bool) -> Faults {
     let found = names.iter().filter(|name| is_faulty(name));
     found.map(|name| (key, Some(name.clone()))).collect()
 }
 
-fn flag(key: &'static str, is_faulty: bool) -> Found {
+fn flag(key: &'static str, is_faulty: bool) -> Faults {
     is_faulty.then_some((key, None)).into_iter().collect()
 }
 

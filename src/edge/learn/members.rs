@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// The verdict on a group of members, and the key of the profile that lists them.
-type Outcome = (Verdict, Option<&'static str>);
+type MemberVerdict = (Verdict, Option<&'static str>);
 
 impl LearnSession<'_> {
     /// Tests the members of the table.
@@ -41,8 +41,8 @@ impl LearnSession<'_> {
     async fn eliminate(
         &mut self,
         members: Map<String, Value>,
-        on_accepted: Option<Outcome>,
-        on_named: Outcome,
+        on_accepted: Option<MemberVerdict>,
+        on_named: MemberVerdict,
     ) -> Map<String, Value> {
         let (mut accepted, mut groups) = (Map::new(), vec![members]);
         while let Some(mut group) = groups.pop() {
@@ -93,7 +93,7 @@ impl LearnSession<'_> {
         accepted
     }
 
-    fn add_members(&mut self, names: &[&str], (verdict, key): Outcome, evidence: String) {
+    fn add_members(&mut self, names: &[&str], (verdict, key): MemberVerdict, evidence: String) {
         self.findings.push(ProbeFinding {
             probe: names.join(", "),
             verdict,

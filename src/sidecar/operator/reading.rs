@@ -22,7 +22,7 @@ use ledger::StoreError;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-type QueryResult<T> = Result<Query<T>, QueryRejection>;
+type SubmittedQuery<T> = Result<Query<T>, QueryRejection>;
 
 /// Finds the account to read, and records that `by` reads it.
 async fn open(
@@ -79,7 +79,7 @@ pub async fn activity(
     State(app): State<Arc<SidecarState>>,
     Operator { user, by }: Operator,
     Path(account): Path<String>,
-    query: QueryResult<ActivityQuery>,
+    query: SubmittedQuery<ActivityQuery>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let viewed = open(&app, by, &account, json!({"page": "activity"})).await?;
@@ -90,7 +90,7 @@ pub async fn download(
     State(app): State<Arc<SidecarState>>,
     Operator { user, by }: Operator,
     Path(account): Path<String>,
-    query: QueryResult<ActivityQuery>,
+    query: SubmittedQuery<ActivityQuery>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let viewed = open(&app, by, &account, json!({"page": "activity.csv"})).await?;
@@ -101,7 +101,7 @@ pub async fn spending(
     State(app): State<Arc<SidecarState>>,
     Operator { user, by }: Operator,
     Path(account): Path<String>,
-    query: QueryResult<SpendingQuery>,
+    query: SubmittedQuery<SpendingQuery>,
 ) -> Result<Response, PageError> {
     let Query(query) = query.map_err(|_| PageError::NotFound)?;
     let viewed = open(&app, by, &account, json!({"page": "spending"})).await?;

@@ -41,7 +41,7 @@ struct SearchPage {
     link: Option<(String, String)>,
 }
 
-enum Found {
+enum SearchResult {
     /// Path of the page that shows the object.
     Page(String),
     /// The object is a running request.
@@ -111,12 +111,12 @@ pub async fn show(
     let is_too_long = q.chars().count() > MAX_TERM_CHARS;
     let (work, term) = (Arc::clone(&app), q.clone());
     let found = match is_too_long || q.is_empty() {
-        true => Found::Nothing("Search for 1 to 254 characters."),
+        true => SearchResult::Nothing("Search for 1 to 254 characters."),
         false => run_blocking(move || find(&work, &term)).await??,
     };
     let (answer, since, link) = match found {
-        Found::Page(path) => return Ok(Redirect::to(&path).into_response()),
-        Found::Running { account, at_ms } => {
+        SearchResult::Page(path) => return Ok(Redirect::to(&path).into_response()),
+        SearchResult::Running { account, at_ms } => {
             let email = app.accounts.find(&account)?.map(|it| it.email);
             let path = format!("/dashboard/operator/accounts/{account}");
             let text = "This request runs now, or its end is not in the ledger yet. Its receipt will \
@@ -127,7 +127,7 @@ pub async fn show(
                 Some((path, email.unwrap_or(account))),
             )
         }
-        Found::Nothing(text) => (text, None, None),
+        SearchResult::Nothing(text) => (text, None, None),
     };
     let status = match is_too_long {
         true => StatusCode::UNPROCESSABLE_ENTITY,
@@ -143,8 +143,8 @@ pub async fn show(
     Ok(html(status, &page))
 }
 
-fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
-    let account_page = |id: &str| Found::Page(format!("/dashboard/operator/accounts/{id}"));
+fn find(app: &SidecarState, term: &str) -> Result<SearchResult, StoreError> {
+    let account_page = |id: &str| SearchResult::Page(format!("/dashboard/operator/accounts/{id}"));
     let nothing = KINDS
         .iter()
         .find(|(prefix, _)| term.starts_with(prefix))
@@ -153,13 +153,13 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
     let shown = parse_key(term).then(|| shown_key_text(term));
     let term = shown.as_deref().unwrap_or(term);
     if account_of_request(app, term)?.is_some() {
-        return Ok(Found::Page(format!(
+        return Ok(SearchResult::Page(format!(
             "/dashboard/operator/activity/{}",
             encode_segment(term)
         )));
     }
     if let Some(running) = app.billing.pages().running_request(term)? {
-        return Ok(Found::Running {
+        return Ok(SearchResult::Running {
             account: running.account,
             at_ms: running.at_ms,
         });
@@ -168,31 +168,31 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
         return Ok(account_page(&account.id));
     }
     if let Some((account, key)) = app.accounts.api_keys().key(None, term)? {
-        return Ok(Found::Page(format!(
+        return Ok(SearchResult::Page(format!(
             "/dashboard/operator/accounts/{account}?key_q={0}#{0}",
             key.id
         )));
     }
     let is_sold = app.payments.settings().is_some();
     if is_sold && app.accounts.database().payments().order(term)?.is_some() {
-        return Ok(Found::Page(format!(
+        return Ok(SearchResult::Page(format!(
             "/dashboard/operator/payments/{}",
             encode_segment(term)
         )));
     }
     if app.billing.pages().price_list(term)?.is_some() {
-        return Ok(Found::Page(format!(
+        return Ok(SearchResult::Page(format!(
             "/dashboard/operator/prices/{}",
             encode_segment(term)
         )));
     }
     if let Some(entry) = app.billing.receipts().find_entry(term)? {
         return Ok(match entry.is_ending() {
-            true => Found::Page(format!(
+            true => SearchResult::Page(format!(
                 "/dashboard/operator/activity/{}",
                 encode_segment(&entry.reference)
             )),
-            false => Found::Page(format!(
+            false => SearchResult::Page(format!(
                 "/dashboard/operator/accounts/{}?entry={}#entries",
                 entry.account, entry.seq
             )),
@@ -200,13 +200,13 @@ fn find(app: &SidecarState, term: &str) -> Result<Found, StoreError> {
     }
     let matching = app.accounts.directory().search(term, None, 2)?;
     Ok(match matching.as_slice() {
-        [] => Found::Nothing(nothing.unwrap_or(
+        [] => SearchResult::Nothing(nothing.unwrap_or(
             "No account, key, request, ledger entry or price list has this in its name. The number of a \
              ledger entry and the reference of a posting must be whole; of an e-mail, an id or a key, a \
              part is enough.",
         )),
         [one] => account_page(&one.id),
-        _ => Found::Page(format!(
+        _ => SearchResult::Page(format!(
             "/dashboard/operator/accounts?q={}",
             encode_segment(term)
         )),

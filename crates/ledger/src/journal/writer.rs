@@ -28,7 +28,7 @@ const MIN_COLLECTED: usize = 2;
 const COLLECT_TIME: Duration = Duration::from_micros(500);
 
 /// Called once with the outcome, before those who wait for the record learn it.
-type Completion = Box<dyn FnOnce(io::Result<Arc<Segment>>) + Send>;
+type WriteCallback = Box<dyn FnOnce(io::Result<Arc<Segment>>) + Send>;
 
 /// Queues records for a journal. Dropping it writes the queued records and ends the thread.
 pub struct JournalWriter {
@@ -82,7 +82,7 @@ struct QueuedRecord {
 struct PendingWrite {
     write: JournalWrite,
     /// `None` once it has run.
-    completion: Option<Completion>,
+    completion: Option<WriteCallback>,
 }
 
 impl JournalWriter {

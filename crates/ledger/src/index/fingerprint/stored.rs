@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, Hash};
 use std::path::Path;
 
-type Outcome<T> = Result<T, IndexFault>;
+type IndexResult<T> = Result<T, IndexFault>;
 
 impl From<rusqlite::Error> for IndexFault {
     fn from(error: rusqlite::Error) -> Self {
@@ -51,7 +51,7 @@ impl StoredFingerprint {
 
 impl TablesFingerprint {
     /// Computes the fingerprint of the tables. The connection must be in a transaction.
-    pub(crate) fn read(connection: &Connection, keys: &FingerprintKeys) -> Outcome<Self> {
+    pub(crate) fn read(connection: &Connection, keys: &FingerprintKeys) -> IndexResult<Self> {
         check_schema(connection)?;
         let watermarks: i64 =
             connection.query_row("SELECT count(*) FROM watermark", [], |row| row.get(0))?;
@@ -67,7 +67,7 @@ impl TablesFingerprint {
 }
 
 /// Checks that the tables, indexes and triggers are those that the program creates.
-fn check_schema(connection: &Connection) -> Outcome<()> {
+fn check_schema(connection: &Connection) -> IndexResult<()> {
     let mut created = Connection::open_in_memory()?;
     sqlite::migrate(&mut created, MIGRATIONS, "create an index to compare")
         .map_err(|error| IndexFault::Unreadable(error.to_string()))?;
@@ -99,7 +99,7 @@ struct StoredNames {
 }
 
 impl StoredNames {
-    fn read(connection: &Connection, keys: &FingerprintKeys, table: &str) -> Outcome<Self> {
+    fn read(connection: &Connection, keys: &FingerprintKeys, table: &str) -> IndexResult<Self> {
         let mut select = connection.prepare(&format!("SELECT id, name FROM {table}"))?;
         let mut find = connection.prepare(&format!("SELECT id FROM {table} WHERE name = ?1"))?;
         let mut rows = select.query([])?;
@@ -121,13 +121,13 @@ impl StoredNames {
         })
     }
 
-    fn hash(&self, number: i64) -> Outcome<u64> {
+    fn hash(&self, number: i64) -> IndexResult<u64> {
         let hash = self.hashes.get(&number).copied();
         hash.ok_or_else(|| wrong("has a number without a name"))
     }
 
     /// Returns the hash of the name with this number, and marks the number as used.
-    fn used_hash(&mut self, number: i64) -> Outcome<u64> {
+    fn used_hash(&mut self, number: i64) -> IndexResult<u64> {
         let hash = self.hash(number)?;
         if !self.used.contains(&number) {
             self.used.insert(number);
@@ -136,7 +136,7 @@ impl StoredNames {
     }
 
     /// Checks that an entry has each name. An empty index has some names with the number 0.
-    fn require_used(&self) -> Outcome<()> {
+    fn require_used(&self) -> IndexResult<()> {
         let mut numbers = self.hashes.keys();
         let are_used = numbers.all(|number| *number == 0 || self.used.contains(number));
         require(are_used, "has a name without an entry")
@@ -165,7 +165,7 @@ struct IndexedRows {
 }
 
 impl<'a> StoredRows<'a> {
-    fn count(connection: &'a Connection, keys: &'a FingerprintKeys) -> Outcome<(u128, bool)> {
+    fn count(connection: &'a Connection, keys: &'a FingerprintKeys) -> IndexResult<(u128, bool)> {
         let names = |table| StoredNames::read(connection, keys, table);
         let mut stored = Self {
             connection,
@@ -209,7 +209,7 @@ impl<'a> StoredRows<'a> {
     }
 
     /// Returns the fingerprint of the rows in an index: their key, and one more column.
-    fn indexed(&self, select: &str) -> Outcome<u128> {
+    fn indexed(&self, select: &str) -> IndexResult<u128> {
         let mut select = self.connection.prepare(select)?;
         let has_more = select.column_count() > 3;
         let mut rows = select.query([])?;
@@ -242,8 +242,8 @@ impl<'a> StoredRows<'a> {
     fn for_each<K: PartialOrd>(
         &mut self,
         select: &str,
-        mut add: impl FnMut(&mut Self, &Row<'_>) -> Outcome<K>,
-    ) -> Outcome<()> {
+        mut add: impl FnMut(&mut Self, &Row<'_>) -> IndexResult<K>,
+    ) -> IndexResult<()> {
         let mut select = self.connection.prepare(select)?;
         let mut rows = select.query([])?;
         let mut last = None;
@@ -260,7 +260,7 @@ impl<'a> StoredRows<'a> {
 
     /// Adds the rows of `activity`. Returns the fingerprints that the indexes of this table must
     /// have.
-    fn add_activity(&mut self) -> Outcome<IndexedRows> {
+    fn add_activity(&mut self) -> IndexResult<IndexedRows> {
         let mut indexed = IndexedRows::default();
         let select = "SELECT account, at, seq, kind, model, api_key, outcome, flags, conversation
              FROM activity ORDER BY account, at, seq";
@@ -312,7 +312,7 @@ impl<'a> StoredRows<'a> {
 
     /// Adds conversations and turns, read through `activity_by_conversation`. Returns a fingerprint
     /// of which conversation each turn belongs to.
-    fn add_turns(&mut self) -> Outcome<u128> {
+    fn add_turns(&mut self) -> IndexResult<u128> {
         let (mut turns, mut count, mut last_number) = (0_u128, 0_i64, 0);
         let mut by_time = 0_u128;
         let mut current = None;
@@ -353,7 +353,7 @@ impl<'a> StoredRows<'a> {
     }
 
     /// Returns the fingerprint of the conversations with turns, from their index by time.
-    fn conversations_by_time(&self) -> Outcome<u128> {
+    fn conversations_by_time(&self) -> IndexResult<u128> {
         let mut select = self.connection.prepare(
             "SELECT account, id, last_at, name FROM conversation INDEXED BY conversation_by_time WHERE turns > 0",
         )?;
@@ -369,7 +369,12 @@ impl<'a> StoredRows<'a> {
 
     /// Adds a conversation, and checks that it begins and ends with its turns. A conversation with
     /// turns is also added to `by_time`. Returns its hash.
-    fn add_conversation(&mut self, account: i64, number: i64, by_time: &mut u128) -> Outcome<u64> {
+    fn add_conversation(
+        &mut self,
+        account: i64,
+        number: i64,
+        by_time: &mut u128,
+    ) -> IndexResult<u64> {
         let mut select = self.connection.prepare_cached(
             "SELECT name, began_at, last_at, turns, credits, input, cache_read, output
              FROM conversation NOT INDEXED WHERE account = ?1 AND id = ?2",
@@ -391,7 +396,7 @@ impl<'a> StoredRows<'a> {
             named == Some(number),
             "does not find a conversation by its name",
         )?;
-        let edge = |order: &str| -> Outcome<i64> {
+        let edge = |order: &str| -> IndexResult<i64> {
             let sql = format!(
                 "SELECT at FROM activity INDEXED BY activity_by_conversation
                  WHERE conversation = ?1 AND kind = {DEBIT} ORDER BY at {order}, seq {order} LIMIT 1"
@@ -414,7 +419,7 @@ impl<'a> StoredRows<'a> {
         Ok(hash)
     }
 
-    fn add_postings(&mut self) -> Outcome<()> {
+    fn add_postings(&mut self) -> IndexResult<()> {
         let select = "SELECT account, at, seq, kind, change FROM posting ORDER BY account, at, seq";
         self.for_each(select, |stored, row| {
             let (account, at_ms, seq) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -432,7 +437,7 @@ impl<'a> StoredRows<'a> {
 
     /// Adds the sums of accounts by `unit`. `own` is the name of the column that only this table
     /// has.
-    fn add_usage(&mut self, unit: &'static str, own: &str) -> Outcome<()> {
+    fn add_usage(&mut self, unit: &'static str, own: &str) -> IndexResult<()> {
         let select = format!(
             "SELECT account, {unit}, model, api_key, member, responses, credits, input, cache_read, output{own}
              FROM usage_{unit} ORDER BY account, {unit}, model, api_key, member"
@@ -455,7 +460,7 @@ impl<'a> StoredRows<'a> {
         })
     }
 
-    fn add_totals(&mut self) -> Outcome<()> {
+    fn add_totals(&mut self) -> IndexResult<()> {
         let select = "SELECT day, model, responses, credits, input, cache_read, output, writeoff
              FROM usage_total ORDER BY day, model";
         self.for_each(select, |stored, row| {
@@ -479,12 +484,12 @@ fn wrong(what: &str) -> IndexFault {
 }
 
 /// Returns an error with the text `otherwise` unless `holds` is true.
-fn require(holds: bool, otherwise: &str) -> Outcome<()> {
+fn require(holds: bool, otherwise: &str) -> IndexResult<()> {
     holds.then_some(()).ok_or_else(|| wrong(otherwise))
 }
 
 /// Reads the sums of a row, starting at the column `first`.
-fn sums_from(row: &Row<'_>, first: usize) -> Outcome<RowSums> {
+fn sums_from(row: &Row<'_>, first: usize) -> IndexResult<RowSums> {
     let mut sums = RowSums::default();
     let count = row.as_ref().column_count() - first;
     for (place, sum) in sums.iter_mut().take(count).enumerate() {
