@@ -9,8 +9,8 @@ use super::state::{RequestContext, Stage};
 use base::telemetry::METRICS;
 use base::telemetry::refusals::RefusalReason;
 use bytes::Bytes;
-use http::{HeaderValue, header};
-use llm_protocol::failure::Failure;
+use http::{HeaderName, header};
+use llm_protocol::failure::{Failure, Kind};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
@@ -138,13 +138,13 @@ pub async fn send_failure_page(
     ctx: &mut RequestContext,
     failure: &Failure,
 ) -> Result<()> {
-    let accept = session
-        .req_header()
-        .headers
-        .get(header::ACCEPT)
-        .map(HeaderValue::as_bytes)
-        .unwrap_or_default();
-    let wants_page = memchr::memmem::find(accept, b"text/html").is_some();
+    let has = |name: HeaderName, text: &[u8]| {
+        let value = session.req_header().headers.get(name);
+        value.is_some_and(|value| memchr::memmem::find(value.as_bytes(), text).is_some())
+    };
+    // A form is sent by a page, whatever its sender accepts.
+    let wants_page = has(header::ACCEPT, b"text/html")
+        || has(header::CONTENT_TYPE, b"application/x-www-form-urlencoded");
     if note_reset(session, ctx) {
         return Ok(());
     }
@@ -166,10 +166,14 @@ pub async fn send_failure_page(
 }
 
 fn failure_page(failure: &Failure, request_id: &str) -> String {
+    let (title, advice) = match failure.kind {
+        Kind::BodyTooLarge => ("Too large", " Shorten the form and send it again."),
+        _ => ("Not available", ""),
+    };
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>Not available</title></head>\n\
-         <body><h1>Not available</h1><p>{}</p><p>Reference: {request_id}</p></body></html>\n",
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title></head>\n\
+         <body><h1>{title}</h1><p>{}{advice}</p><p>Reference: {request_id}</p></body></html>\n",
         failure.message
     )
 }

@@ -361,7 +361,7 @@ async fn set_webhook(
         Ok(url) => url,
         Err(fault) => {
             let page = AlertsPage {
-                fault: Some((AlertsForm::Webhook, fault.to_string().into())),
+                fault: Some((AlertsForm::Webhook, FormFault::at("url", fault.to_string()))),
                 url: typed.chars().take(MAX_URL_CHARS).collect(),
                 ..page(&app, &form.user)?
             };

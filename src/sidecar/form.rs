@@ -9,6 +9,7 @@ use super::page::html;
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
+use std::borrow::Cow;
 use std::fmt;
 
 /// What is wrong with a form, for its page.
@@ -16,15 +17,20 @@ use std::fmt;
 pub struct FormFault {
     text: String,
     /// Name of the field that the text is about, if it is about one.
-    field: Option<&'static str>,
+    field: Option<Cow<'static, str>>,
 }
 
 impl FormFault {
     /// Creates the fault of one field, by its name in the form.
-    pub fn at(field: &'static str, text: impl Into<String>) -> Self {
+    pub fn at(field: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
         let text = text.into();
-        let field = Some(field);
+        let field = Some(field.into());
         Self { text, field }
+    }
+
+    /// Returns whether the fault is about the field of this name.
+    pub fn is_at(&self, field: &str) -> bool {
+        self.field.as_deref() == Some(field)
     }
 }
 
@@ -64,7 +70,7 @@ pub fn above(fault: Option<&FormFault>) -> FaultParagraph<'_> {
 
 /// Returns what stands beside the field of this name: a fault that is about it.
 pub fn beside<'f>(fault: Option<&'f FormFault>, field: &str) -> FaultParagraph<'f> {
-    let fault = fault.filter(|fault| fault.field == Some(field));
+    let fault = fault.filter(|fault| fault.is_at(field));
     FaultParagraph { fault }
 }
 

@@ -86,9 +86,22 @@ struct OrganisationPage {
     /// Roles that the reader may give to an invited person.
     roles: Vec<OrganisationRole>,
     email: String,
+    /// A budget that was refused.
+    typed_budget: String,
     fault: Option<FormFault>,
     /// Link of an invitation that was just made, its address and its end.
     new_link: Option<(String, String, Timestamp)>,
+}
+
+impl OrganisationPage {
+    /// Returns what stands in the field for a member's budget: also one that was refused.
+    fn budget_text(&self, member: &MemberView) -> String {
+        let field = budget_field(&member.id);
+        match self.fault.as_ref().is_some_and(|fault| fault.is_at(&field)) {
+            true => self.typed_budget.clone(),
+            false => (member.budget).map_or_else(String::new, |it| it.credits.to_string()),
+        }
+    }
 }
 
 struct MemberView {
@@ -197,6 +210,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<OrganisationPage, Page
             .collect(),
         roles: roles_for(user, None),
         email: String::new(),
+        typed_budget: String::new(),
         fault: None,
         new_link: None,
     })
@@ -265,8 +279,17 @@ fn actor(form: &SignedForm) -> Actor {
     }
 }
 
-/// Returns the stop for an error of a change: a refusal is shown on the form's page.
-fn stop(error: AccountError) -> FormStop {
+/// Returns the stop for an error of a change: a refusal is shown on the form's page, beside the
+/// `field` whose value is refused.
+fn stop(error: AccountError, field: &str) -> FormStop {
+    let is_of_value = matches!(
+        error,
+        AccountError::BadEmail
+            | AccountError::AlreadyMember
+            | AccountError::BadOrganisationName
+            | AccountError::LastOwner
+            | AccountError::TooManyKeys
+    );
     let status = match error {
         AccountError::NotAllowed | AccountError::OtherAddress => StatusCode::FORBIDDEN,
         AccountError::LastOwner
@@ -283,10 +306,12 @@ fn stop(error: AccountError) -> FormStop {
     let text = error.to_string();
     let mut chars = text.chars();
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
-    FormStop::Fault(
-        status,
-        format!("{}.", first.chain(chars).collect::<String>()).into(),
-    )
+    let text = format!("{}.", first.chain(chars).collect::<String>());
+    let fault = match is_of_value && !field.is_empty() {
+        true => FormFault::at(field.to_owned(), text),
+        false => text.into(),
+    };
+    FormStop::Fault(status, fault)
 }
 
 async fn create(
@@ -315,7 +340,8 @@ async fn create_organisation(app: &SidecarState, form: &SignedForm) -> Result<Re
         accounts.logins().show_account(&token, Some(&created.id))?;
         Ok::<_, AccountError>(())
     };
-    run_blocking(work).await?.map_err(stop)?;
+    let created = run_blocking(work).await?;
+    created.map_err(|error| stop(error, "name"))?;
     Ok(Redirect::to(ORGANISATION_PATH).into_response())
 }
 
@@ -339,7 +365,7 @@ async fn invite_member(app: &SidecarState, form: &SignedForm) -> Result<Response
     shown_name(&form.user)?;
     form.user.require(MemberAction::ManageMembers)?;
     let account = form.user.account.id.clone();
-    let role = typed_role(form)?;
+    let role = typed_role(form, "role".into())?;
     let key = ThrottleKey::AccountInviting(account.clone());
     if let Err(seconds) = app.throttle.try_acquire(&key, INVITATIONS, now_ms()) {
         let fault = format!("Too many invitations. Try again in {seconds} s.");
@@ -355,7 +381,8 @@ async fn invite_member(app: &SidecarState, form: &SignedForm) -> Result<Response
             .with_actor(&by, now_ms())
             .invite_member(&account, &email, role)
     };
-    let new = run_blocking(work).await?.map_err(stop)?;
+    let new = run_blocking(work).await?;
+    let new = new.map_err(|error| stop(error, "email"))?;
     let link = new.url(&form.user.site);
     let page = OrganisationPage {
         new_link: Some((
@@ -368,9 +395,11 @@ async fn invite_member(app: &SidecarState, form: &SignedForm) -> Result<Response
     Ok(html(StatusCode::OK, &page))
 }
 
-fn typed_role(form: &SignedForm) -> Result<OrganisationRole, FormStop> {
-    OrganisationRole::parse(form.field("role"))
-        .ok_or_else(|| FormStop::invalid("Choose a role from the list."))
+/// Returns the role that was chosen in a field, which has this id on the page.
+fn typed_role(form: &SignedForm, id: String) -> Result<OrganisationRole, FormStop> {
+    let role = OrganisationRole::parse(form.field("role"));
+    let fault = || FormFault::at(id, "Choose a role from the list.");
+    role.ok_or_else(|| FormStop::invalid(fault()))
 }
 
 async fn revoke_invite(
@@ -390,7 +419,8 @@ async fn revoke_invite(
                 &id,
             )
         };
-        run_blocking(work).await?.map_err(stop)?;
+        let revoked = run_blocking(work).await?;
+        revoked.map_err(|error| stop(error, ""))?;
         Ok(Redirect::to(ORGANISATION_PATH).into_response())
     };
     respond_on_page(outcome.await, &app, &form)
@@ -403,8 +433,9 @@ async fn change_role(
 ) -> Result<Response, PageError> {
     let outcome = async {
         find_member(&app, &form.user, &id)?;
-        let role = typed_role(&form)?;
-        change(&app, &form, id, MemberEdit::Role(role), None).await
+        let field = role_field(&id);
+        let role = typed_role(&form, field.clone())?;
+        change(&app, &form, id, MemberEdit::Role(role), None, &field).await
     };
     respond_on_page(outcome.await, &app, &form)
 }
@@ -417,13 +448,24 @@ async fn change_budget(
     let outcome = async {
         find_member(&app, &form.user, &id)?;
         let typed = (form.field("budget").trim(), form.field("period"));
-        let budget = parse_spend_limit("budget", typed.0, typed.1).map_err(FormStop::invalid)?;
-        change(&app, &form, id, MemberEdit::Budget(budget), None).await
+        let field = budget_field(&id);
+        let budget = parse_spend_limit("budget", typed.0, typed.1)
+            .map_err(|fault| FormStop::invalid(FormFault::at(field.clone(), fault)))?;
+        change(&app, &form, id, MemberEdit::Budget(budget), None, &field).await
     };
     respond_on_page(outcome.await, &app, &form)
 }
 
-/// Returns the response of a form that has no fields to show again.
+/// Returns the id of the field for a member's role.
+fn role_field(person: &str) -> String {
+    format!("role-{person}")
+}
+
+fn budget_field(person: &str) -> String {
+    format!("budget-{person}")
+}
+
+/// Returns the response of a form on the organisation's page.
 fn respond_on_page(
     outcome: Result<Response, FormStop>,
     app: &SidecarState,
@@ -431,6 +473,7 @@ fn respond_on_page(
 ) -> Result<Response, PageError> {
     form::respond(outcome, |fault| {
         Ok(OrganisationPage {
+            typed_budget: form.field("budget").to_owned(),
             fault: Some(fault),
             ..page(app, &form.user)?
         })
@@ -449,13 +492,15 @@ fn find_member(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<Membe
     }
 }
 
-/// Changes a member, and waits until the edges know what this changes of the keys.
+/// Changes a member, and waits until the edges know what this changes of the keys. A refusal of the
+/// value stands at `field`.
 async fn change(
     app: &SidecarState,
     form: &SignedForm,
     person: String,
     edit: MemberEdit,
     keys_to: Option<String>,
+    field: &str,
 ) -> Result<Response, FormStop> {
     let (accounts, by) = (app.accounts.clone(), actor(form));
     let account = form.user.account.id.clone();
@@ -470,7 +515,8 @@ async fn change(
         };
         organisations::change_member(&accounts, &by, &change)
     };
-    run_blocking(work).await?.map_err(stop)?;
+    let changed = run_blocking(work).await?;
+    changed.map_err(|error| stop(error, field))?;
     let to = if left { SWITCH_PATH } else { ORGANISATION_PATH };
     Ok(Redirect::to(to).into_response())
 }
@@ -508,7 +554,8 @@ async fn remove(
         // Who leaves cannot take the keys along.
         let takes_keys = form.field("keys") == "take" && !page.is_self;
         let keys_to = takes_keys.then(|| form.user.person.id.clone());
-        change(&app, &form, id.clone(), MemberEdit::Remove, keys_to).await
+        let field = if takes_keys { "keys" } else { "" };
+        change(&app, &form, id.clone(), MemberEdit::Remove, keys_to, field).await
     };
     form::respond(outcome.await, |fault| {
         Ok(RemovePage {
@@ -599,7 +646,8 @@ async fn join(
                 .show_account(&session, Some(&invite.account))?;
             Ok::<_, AccountError>(())
         };
-        run_blocking(work).await?.map_err(stop)?;
+        let joined = run_blocking(work).await?;
+        joined.map_err(|error| stop(error, ""))?;
         Ok(Redirect::to("/dashboard").into_response())
     };
     form::respond(outcome.await, |fault| {

@@ -364,9 +364,12 @@ async fn replace_password(
     let replace = move || accounts.logins().replace_password(&account, &new);
     let replaced = app.hashing.run(form.address, HashTrust::Known, replace);
     replaced.await?.map_err(|error| match error {
-        AccountError::BadPassword => FormStop::invalid(format!(
-            "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and \
-             must not be a common password or your e-mail."
+        AccountError::BadPassword => FormStop::invalid(FormFault::at(
+            "new_password",
+            format!(
+                "A password must have {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters \
+                 and must not be a common password or your e-mail."
+            ),
         )),
         other => other.into(),
     })?;
@@ -402,7 +405,7 @@ async fn delete_account(app: &SidecarState, form: &SignedForm) -> Result<Respons
     let typed = form.field("confirmation").trim();
     if !typed.eq_ignore_ascii_case(&account.email) {
         let fault = "This is not your e-mail. Type it exactly as shown above.";
-        return Err(FormStop::invalid(fault));
+        return Err(FormStop::invalid(FormFault::at("confirmation", fault)));
     }
     require_password(app, form).await?;
     if account.status == AccountStatus::Suspended {

@@ -76,7 +76,8 @@ impl TestResponse {
                 let start = self.body.find(&field).expect(id);
                 let (tag, after) = self.body[start..].split_once("autofocus>").expect(id);
                 assert!(!tag.contains('>'), "the mark is at another field: {tag}");
-                let options = after.find("</select>").filter(|_| after.starts_with("\n"));
+                let is_select = self.body[..start].ends_with("<select");
+                let options = after.find("</select>").filter(|_| is_select);
                 let end = options.map_or(0, |at| at + "</select>".len());
                 (tag, &after[end..])
             }

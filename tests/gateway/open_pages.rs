@@ -208,11 +208,17 @@ fn a_page_s_body_has_a_deadline_and_a_size() {
     h2.outcome(1);
     wait_open(&world, 0.0);
     let text = |bytes: usize| format!("email=a@example.test&password={}", "x".repeat(bytes));
-    let large =
-        world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).header("accept", "text/html"));
-    assert_eq!(large.status, 413, "{}", large.text());
-    let chunked = world.ask(&Request::form("/dashboard/sign-in", &text(1_024)).chunked(100));
-    assert_eq!(chunked.status, 413, "{}", chunked.text());
+    let form = || Request::form("/dashboard/sign-in", &text(1_024));
+    for request in [
+        form(),
+        form().header("accept", "text/html"),
+        form().header("accept", "*/*"),
+        form().chunked(100),
+    ] {
+        let answer = world.ask(&request);
+        assert_eq!(answer.status, 413, "{}", answer.text());
+        assert!(answer.has("<h1>Too large</h1><p>The request body is larger than 1024 bytes."));
+    }
 }
 
 #[test]

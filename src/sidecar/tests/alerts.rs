@@ -86,15 +86,23 @@ async fn rules_are_saved_and_shown_and_removed() {
             "Choose a day, a week or a month.",
             "period",
         ),
+        ("url=ftp%3A%2F%2Fexample.com", "https", "url"),
+        ("url=https%3A%2F%2F10.0.0.1%2F", "private", "url"),
     ] {
-        let refused = person.send("rules", fields).await;
-        assert_eq!(refused.status, 422);
+        let form = match field {
+            "url" => "webhook",
+            _ => "rules",
+        };
+        let refused = person.send(form, fields).await.expect(422);
         assert!(refused.body.contains(fault), "{fields}");
         refused.has_fault_at(field);
         assert!(!refused.body.contains("<b>"));
         let after = AlertRules::load(&world.accounts, &person.account).unwrap();
         assert_eq!(after, rules, "a form with a fault changes nothing");
     }
+    let refused = person.send("webhook/test", "").await.expect(409);
+    refused.shows("Set the URL of a webhook first.");
+    refused.has_fault_at("");
     person.done("rules", "low_balance=&spend=").await;
     let rules = AlertRules::load(&world.accounts, &person.account).unwrap();
     assert_eq!(rules, AlertRules::default());

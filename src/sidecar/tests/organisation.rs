@@ -674,6 +674,49 @@ async fn a_role_that_is_taken_away_counts_for_a_page_that_is_open() {
 }
 
 #[tokio::test]
+async fn a_fault_stands_beside_its_field_alone() {
+    let company = company().await;
+    let world = &company.world;
+    let owner = company.person(OrganisationRole::Owner);
+    let member = company.person(OrganisationRole::Member);
+    let stranger = world.sign_up("stranger@example.com").await;
+    let id_of_field = |field: &str, of: &Colleague| format!("{field}-{}", of.id);
+    let path_of = |path: &str, of: &Colleague| format!("/members/{}/{path}", of.id);
+    let (invites, role) = ("/invites".to_owned(), path_of("role", member));
+    let (role_id, own_role_id) = (id_of_field("role", member), id_of_field("role", owner));
+    let (budget, budget_id) = (path_of("budget", member), id_of_field("budget", member));
+    for (path, fields, status, field) in [
+        ("", "name=", 422, "name"),
+        (&*invites, "role=member&email=x", 422, "email"),
+        (
+            &invites,
+            "role=member&email=member%40example.com",
+            409,
+            "email",
+        ),
+        (&invites, "role=king&email=x%40example.com", 422, "role"),
+        (&role, "role=king", 422, &*role_id),
+        (&path_of("role", owner), "role=member", 409, &own_role_id),
+        (&budget, "budget=1x&period=month", 422, &budget_id),
+        (&budget, "budget=1&period=eon", 422, &budget_id),
+        (&path_of("remove", owner), "confirmed=yes", 409, ""),
+    ] {
+        let cookie = if path.is_empty() {
+            &stranger
+        } else {
+            &owner.cookie
+        };
+        let path = format!("/dashboard/organisation{path}");
+        let csrf = form_token(&world.accounts, token(cookie));
+        let form = format!("csrf={csrf}&{fields}");
+        let refused = world.post(&path, cookie, &form).await.expect(status);
+        refused.has_fault_at(field);
+        let is_kept = refused.body.contains("value=\"1x\"");
+        assert_eq!(is_kept, fields.contains("1x"), "{fields}");
+    }
+}
+
+#[tokio::test]
 async fn no_id_of_another_organisation_opens_anything() {
     let company = company().await;
     let world = &company.world;

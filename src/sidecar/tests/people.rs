@@ -130,12 +130,14 @@ async fn a_new_password_asks_for_the_old_one_and_ends_every_other_session() {
             .post("/dashboard/account/password", &cookie, &body)
             .await
     };
-    assert_eq!(change("", "another password").await.status, 403);
-    assert_eq!(
-        change("not the password", "another password").await.status,
-        403
-    );
-    assert_eq!(change(PASSWORD, "short").await.status, 422);
+    for (old, new, status, field) in [
+        ("", "another password", 403, "password"),
+        ("not the password", "another password", 403, "password"),
+        (PASSWORD, "short", 422, "new_password"),
+    ] {
+        let refused = change(old, new).await.expect(status);
+        refused.has_fault_at(field);
+    }
     assert_eq!(
         world.get("/dashboard", &other).await.status,
         200,
@@ -250,14 +252,18 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
         world
             .post("/dashboard/account/delete", &cookie, &body)
             .await
-            .status
     };
-    assert_eq!(delete("b@example.com", PASSWORD).await, 422);
-    assert_eq!(delete("a@example.com", "not the password").await, 403);
-    assert_eq!(delete("a@example.com", "").await, 403);
+    for (email, password, status, field) in [
+        ("b@example.com", PASSWORD, 422, "confirmation"),
+        ("a@example.com", "not the password", 403, "delete_password"),
+        ("a@example.com", "", 403, "delete_password"),
+    ] {
+        let refused = delete(email, password).await.expect(status);
+        refused.has_fault_at(field);
+    }
     assert!(world.accepts(&key), "nothing was changed yet");
 
-    assert_eq!(delete("A@example.com", PASSWORD).await, 200);
+    delete("A@example.com", PASSWORD).await.expect(200);
     assert!(!world.accepts(&key));
     world.get("/dashboard", &cookie).await.expect(303);
     let credentials = format!("email=a@example.com&password={PASSWORD}");
