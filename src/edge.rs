@@ -8,7 +8,6 @@
 mod activity;
 mod admit;
 mod caught_panic;
-mod client_counts;
 mod client_pace;
 pub mod connections;
 mod cors;

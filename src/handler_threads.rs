@@ -1,42 +1,105 @@
 //! Runs the handlers of a listener on threads of their own. They read files, and a file that does
-//! not answer must stop neither the listener nor the status pages next to them.
+//! not answer must stop neither the listener nor what needs no file: status pages, and other
+//! handlers.
 //!
-//! This file must not know a route.
+//! One client gets a share of the threads, so that its requests that hang leave threads to the
+//! others. This file must not know a route.
 
+use crate::client_counts::ClientCounts;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task_local;
 
 /// Maximum number of requests whose handlers run. One more gets the late answer at once.
 const MAX_REQUESTS: usize = 256;
+/// Maximum number of those of one client.
+const MAX_CLIENT_REQUESTS: usize = MAX_REQUESTS / 8;
 /// Maximum number of threads: one for each handler, and as many for what handlers run apart.
 const MAX_THREADS: usize = 2 * MAX_REQUESTS;
 /// Time after which a client gets the late answer. The limits inside the handlers are shorter, so
 /// they come first unless a thread is stuck.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
+task_local! {
+    /// The permit of the handler that runs.
+    static PERMIT: Arc<HandlerPermit>;
+}
+
+/// Something by which a client is known before a file is read. A request can count for several.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HandlerClient {
+    Network(IpAddr),
+    /// A session's token, or an account's id.
+    Name(String),
+}
+
+/// The reason why a request is not answered by its handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandlerRefusal {
+    /// There is no thread, or no answer in time.
+    Stuck,
+    /// The client has its share of the threads.
+    ClientShare,
+}
+
+/// Returns the clients for which a request counts, or `None` if its handler reads no file and needs
+/// no thread.
+pub type ClientFinder = Arc<dyn Fn(&Request) -> Option<Vec<HandlerClient>> + Send + Sync>;
+
+/// Rules of a listener for its requests.
+#[derive(Clone)]
+pub struct HandlerRules {
+    pub clients: ClientFinder,
+    pub refuse: fn(HandlerRefusal) -> Response,
+}
+
 /// Moves the handlers of `routes` to threads with this name, each to one of its own while it runs.
-/// `late` is the answer for requests without a thread or an answer in time.
 ///
 /// # Errors
 /// Returns an error if the threads cannot be started.
-pub fn run_apart(routes: Router, name: &'static str, late: fn() -> Response) -> io::Result<Router> {
-    let threads = HandlerThreads::start(name, late)?;
-    Ok(routes.layer(from_fn_with_state(threads, run_handler)))
+pub fn run_apart(routes: Router, name: &'static str, rules: HandlerRules) -> io::Result<Router> {
+    let threads = HandlerThreads::start(name)?;
+    Ok(routes.layer(from_fn_with_state((threads, rules), run_handler)))
 }
 
 async fn run_handler(
-    State(threads): State<HandlerThreads>,
+    State((threads, rules)): State<(HandlerThreads, HandlerRules)>,
     request: Request,
     next: Next,
 ) -> Response {
-    threads.run(TIMEOUT, next.run(request)).await
+    let Some(clients) = (rules.clients)(&request) else {
+        return next.run(request).await;
+    };
+    let response = threads.run(clients, TIMEOUT, next.run(request)).await;
+    response.unwrap_or_else(rules.refuse)
+}
+
+/// Returns the permit of the handler that runs, if this is one. Work that it starts on another
+/// thread keeps the permit, so that work which hangs counts for as long as it has a thread.
+pub fn current_permit() -> Option<Arc<HandlerPermit>> {
+    PERMIT.try_with(Arc::clone).ok()
+}
+
+/// The right to run a handler.
+pub struct HandlerPermit {
+    counts: Arc<Mutex<ClientCounts<HandlerClient>>>,
+    clients: Vec<HandlerClient>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for HandlerPermit {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        self.clients.iter().for_each(|client| counts.leave(client));
+    }
 }
 
 #[derive(Clone)]
@@ -44,11 +107,11 @@ struct HandlerThreads {
     /// Lives as long as the process: to drop it would wait for a thread that is stuck.
     runtime: &'static Runtime,
     permits: Arc<Semaphore>,
-    late: fn() -> Response,
+    counts: Arc<Mutex<ClientCounts<HandlerClient>>>,
 }
 
 impl HandlerThreads {
-    fn start(name: &'static str, late: fn() -> Response) -> io::Result<Self> {
+    fn start(name: &'static str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(MAX_THREADS)
@@ -58,34 +121,49 @@ impl HandlerThreads {
         Ok(Self {
             runtime: Box::leak(Box::new(runtime)),
             permits: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            late,
+            counts: Arc::default(),
         })
+    }
+
+    fn acquire(&self, clients: Vec<HandlerClient>) -> Result<HandlerPermit, HandlerRefusal> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let mut entered = HandlerPermit {
+            counts: Arc::clone(&self.counts),
+            clients: Vec::new(),
+            _permit: permit.map_err(|_| HandlerRefusal::Stuck)?,
+        };
+        for client in clients {
+            let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let outcome = counts.enter(client.clone(), MAX_CLIENT_REQUESTS as u64, 0);
+            drop(counts);
+            outcome.map_err(|_| HandlerRefusal::ClientShare)?;
+            entered.clients.push(client);
+        }
+        Ok(entered)
     }
 
     async fn run(
         &self,
+        clients: Vec<HandlerClient>,
         timeout: Duration,
         handler: impl Future<Output = Response> + Send + 'static,
-    ) -> Response {
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            return (self.late)();
-        };
+    ) -> Result<Response, HandlerRefusal> {
+        let permit = Arc::new(self.acquire(clients)?);
         let runtime = self.runtime;
         // A handler ends when its client disconnects, which drops `_client`.
         let (_client, left) = oneshot::channel::<()>();
         let running = runtime.spawn_blocking(move || {
-            let _permit = permit;
-            runtime.block_on(async {
+            runtime.block_on(PERMIT.scope(permit, async {
                 tokio::select! {
                     response = handler => Some(response),
                     _ = left => None,
                 }
-            })
+            }))
         });
         match tokio::time::timeout(timeout, running).await {
-            Ok(Ok(Some(response))) => response,
+            Ok(Ok(Some(response))) => Ok(response),
             Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            _ => (self.late)(),
+            _ => Err(HandlerRefusal::Stuck),
         }
     }
 }
@@ -93,46 +171,116 @@ impl HandlerThreads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::StatusCode;
     use axum::response::IntoResponse as _;
-    use std::sync::Mutex;
-    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use tokio::task::JoinSet;
 
     const SOON: Duration = Duration::from_millis(20);
 
-    /// A handler that stands still until the sender is dropped.
-    async fn stuck(until: Arc<Mutex<Receiver<()>>>) -> Response {
-        let _ = until.lock().unwrap().recv();
-        "done".into_response()
+    /// Handlers that stand still until the sender is dropped.
+    struct Stuck {
+        threads: HandlerThreads,
+        release: SyncSender<()>,
+        until: Arc<Mutex<Receiver<()>>>,
+    }
+
+    impl Stuck {
+        fn new() -> Self {
+            let (release, until) = sync_channel(0);
+            Self {
+                threads: HandlerThreads::start("stuck").unwrap(),
+                release,
+                until: Arc::new(Mutex::new(until)),
+            }
+        }
+
+        /// Sends requests of a client that get stuck.
+        async fn send(&self, count: usize, clients: &[HandlerClient]) {
+            let mut waiting = JoinSet::new();
+            for _ in 0..count {
+                let (threads, until) = (self.threads.clone(), Arc::clone(&self.until));
+                let clients = clients.to_vec();
+                let stuck = async move {
+                    let _ = until.lock().unwrap().recv();
+                    "done".into_response()
+                };
+                waiting.spawn(async move { threads.run(clients, SOON, stuck).await.err() });
+            }
+            let ended = waiting.join_all().await;
+            assert!(ended.iter().all(|end| *end == Some(HandlerRefusal::Stuck)));
+        }
+
+        /// Returns why a request is refused that would be answered at once.
+        async fn refusal(&self, clients: &[HandlerClient]) -> Option<HandlerRefusal> {
+            let handler = async { "ready".into_response() };
+            let response = self.threads.run(clients.to_vec(), TIMEOUT, handler);
+            response.await.err()
+        }
+    }
+
+    fn network(number: u8) -> HandlerClient {
+        HandlerClient::Network(IpAddr::from([192, 0, 2, number]))
     }
 
     #[tokio::test]
     async fn stuck_handlers_are_answered_for_up_to_a_number_and_then_at_once() {
-        let late = || StatusCode::SERVICE_UNAVAILABLE.into_response();
-        let threads = HandlerThreads::start("stuck", late).unwrap();
-        let (release, until) = sync_channel(0);
-        let until = Arc::new(Mutex::new(until));
-        let mut waiting = JoinSet::new();
-        for _ in 0..MAX_REQUESTS {
-            let (threads, until) = (threads.clone(), Arc::clone(&until));
-            waiting.spawn(async move { threads.run(SOON, stuck(until)).await.status() });
-        }
-        let ended = waiting.join_all().await;
-        assert!(
-            ended
-                .iter()
-                .all(|status| *status == StatusCode::SERVICE_UNAVAILABLE)
-        );
+        let stuck = Stuck::new();
+        stuck.send(MAX_REQUESTS, &[]).await;
+        assert_eq!(stuck.refusal(&[]).await, Some(HandlerRefusal::Stuck));
         // Those that are stuck still count until they end.
-        drop(release);
+        drop(stuck.release);
         let all = u32::try_from(MAX_REQUESTS).unwrap();
-        let every = threads.permits.acquire_many(all).await.unwrap();
-        let ask = || threads.run(TIMEOUT, async { "ready".into_response() });
-        let began = std::time::Instant::now();
-        assert_eq!(ask().await.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert!(began.elapsed() < TIMEOUT);
+        let every = stuck.threads.permits.acquire_many(all).await.unwrap();
         drop(every);
-        assert_eq!(ask().await.status(), StatusCode::OK);
+        let handler = async { "ready".into_response() };
+        let response = stuck.threads.run(Vec::new(), TIMEOUT, handler).await;
+        assert!(response.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_requests_hang_leaves_threads_to_the_others() {
+        let (ada, share) = (
+            HandlerClient::Name("ada".into()),
+            Some(HandlerRefusal::ClientShare),
+        );
+        let stuck = Stuck::new();
+        stuck
+            .send(MAX_CLIENT_REQUESTS - 1, &[network(1), ada.clone()])
+            .await;
+        assert_eq!(stuck.refusal(&[network(1), ada.clone()]).await, None);
+        stuck.send(1, &[network(1), ada.clone()]).await;
+        for (clients, refusal) in [
+            (vec![network(1), ada.clone()], share),
+            // The same person elsewhere, and somebody else there.
+            (vec![network(2), ada], share),
+            (vec![network(1)], share),
+            (vec![network(2)], None),
+            (vec![], None),
+        ] {
+            assert_eq!(stuck.refusal(&clients).await, refusal, "{clients:?}");
+        }
+        // Refused requests have not counted.
+        stuck.send(MAX_CLIENT_REQUESTS, &[network(2)]).await;
+        assert_eq!(stuck.refusal(&[network(2)]).await, share);
+    }
+
+    #[tokio::test]
+    async fn work_that_outlives_its_handler_keeps_the_permit() {
+        let threads = HandlerThreads::start("outlived").unwrap();
+        let (release, until) = sync_channel::<()>(0);
+        let handler = async move {
+            let permit = current_permit();
+            std::thread::spawn(move || {
+                let _ = until.recv();
+                drop(permit);
+            });
+            "done".into_response()
+        };
+        let response = threads.run(vec![network(1)], TIMEOUT, handler).await;
+        assert!(response.is_ok());
+        let running = || threads.counts.lock().unwrap().count_for(&network(1));
+        assert_eq!(running(), 1);
+        drop(release);
+        test_world::wait_until("the work to end", test_world::SOON, || running() == 0);
     }
 }

@@ -29,6 +29,7 @@ pub mod admin;
 pub mod app;
 pub mod billing;
 pub mod cli;
+mod client_counts;
 pub mod client_guides;
 pub mod document;
 pub mod edge;

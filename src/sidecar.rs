@@ -29,6 +29,7 @@ mod error;
 mod error_page;
 mod export;
 mod form;
+mod handler_rules;
 mod hash_limiter;
 mod key_list;
 mod key_names;
@@ -71,10 +72,10 @@ use crate::private_refusals;
 use accounts::MemberAction;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::{Extension, Router};
 use base::telemetry::refusals::RefusalReason;
-use error::PageError;
+use handler_rules::{edge_rules, page_rules};
 use listener::{PageListener, PeerAddress, TcpSource};
 pub use state::Sidecar;
 use state::SidecarState;
@@ -194,7 +195,7 @@ pub async fn serve_edges(
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let more = edge_api::router(state.clone());
+    let more = run_apart(edge_api::router(state.clone()), "edge-api", edge_rules())?;
     serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 
@@ -216,9 +217,9 @@ async fn serve_with(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let mut router = run_apart(more.merge(routes(state, closing)), "page-handlers", || {
-        PageError::Storage("the threads of the pages are stuck".into()).into_response()
-    })?;
+    let rules = page_rules(Arc::clone(&state.settings));
+    let pages = run_apart(routes(state, closing), "page-handlers", rules)?;
+    let mut router = more.merge(pages);
     if listener.has_own_edge() {
         router = router.layer(from_fn(observe_other_peers));
     }

@@ -4,7 +4,7 @@
 
 use crate::admin::{self, AdminError};
 use crate::billing::Billing;
-use crate::handler_threads::run_apart;
+use crate::handler_threads::{HandlerRules, run_apart};
 use crate::refused_requests::RefusedRequests;
 use accounts::Accounts;
 use arc_swap::ArcSwap;
@@ -34,7 +34,11 @@ pub(super) fn admin_router(
         Arc::clone(settings),
         refused.clone(),
     );
-    run_apart(routes, "admin-handlers", || {
-        AdminError::Storage("the threads of the admin API are stuck".into()).into_response()
-    })
+    let rules = HandlerRules {
+        clients: Arc::new(|_| Some(Vec::new())),
+        refuse: |_| {
+            AdminError::Storage("the threads of the admin API are stuck".into()).into_response()
+        },
+    };
+    run_apart(routes, "admin-handlers", rules)
 }

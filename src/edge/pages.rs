@@ -4,8 +4,8 @@
 //! dashboard's live balance is a stream that lasts as long as the page is open, and has limits of
 //! its own. This file must not read a request: `admit/page.rs` does.
 
-use super::client_counts::{ClientCounts, ExceededLimit};
 use super::intake::BodyShare;
+use crate::client_counts::{ClientCounts, ExceededLimit};
 use base::telemetry::METRICS;
 use config::Limits;
 use llm_protocol::failure::{Failure, Kind};
@@ -92,7 +92,7 @@ impl PagePermit {
 
 impl Drop for PagePermit {
     fn drop(&mut self) {
-        self.open.lock().leave(self.client);
+        self.open.lock().leave(&self.client);
         self.gauge.dec();
     }
 }

@@ -3,6 +3,7 @@
 //! This file must not limit concurrent work; for passwords, `hash_limiter.rs` does.
 
 use super::error::PageError;
+use crate::handler_threads::current_permit;
 use std::time::Duration;
 
 /// Time after which a page no longer waits for its work. Reading a large ledger takes less.
@@ -13,7 +14,13 @@ const WORK_TIMEOUT: Duration = Duration::from_secs(30);
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, PageError> {
-    let worked = tokio::time::timeout(WORK_TIMEOUT, tokio::task::spawn_blocking(work)).await;
+    let permit = current_permit();
+    let work = tokio::task::spawn_blocking(move || {
+        let outcome = work();
+        drop(permit);
+        outcome
+    });
+    let worked = tokio::time::timeout(WORK_TIMEOUT, work).await;
     let too_long = |_| PageError::Storage("the disk of data_dir does not answer".into());
     worked
         .map_err(too_long)?

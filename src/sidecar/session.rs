@@ -13,7 +13,7 @@ use super::state::SidecarState;
 use accounts::{Account, KeyHolder, MemberAction, OrganisationRole, csrf_token};
 use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 use base::clock::now_ms;
 use config::SupportContact;
 use cookie::{Cookie, SameSite};
@@ -264,22 +264,27 @@ impl<S: Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let forwarded = parts
-            .headers
+        Ok(Self::from_head(&parts.headers, &parts.extensions))
+    }
+}
+
+impl ClientIp {
+    /// Returns the address of the client whose request has this head.
+    pub fn from_head(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let forwarded = headers
             .get("x-forwarded-for")
             .and_then(|value| value.to_str().ok());
         let forwarded = forwarded.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
         let peer = || {
-            parts
-                .extensions
+            extensions
                 .get::<ConnectInfo<PeerAddress>>()
                 .map(|info| info.0.0.ip())
         };
-        Ok(Self(
+        Self(
             forwarded
                 .or_else(peer)
                 .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-        ))
+        )
     }
 }
 

@@ -319,6 +319,17 @@ fn a_database_that_answers_nobody_stops_no_status_page() {
     let look = Request::get("/admin/v1/accounts").bearer(&root.key);
     assert_eq!(client::ask(world.admin, &look).status, 200);
     let page = Request::get("/dashboard").header("cookie", "gw-session=none");
+    // The pages that read no file.
+    let sign_in = client::ask(world.sidecar, &Request::get("/dashboard/sign-in")).text();
+    let style = sign_in
+        .split('"')
+        .find(|part| part.starts_with("/dashboard/static/"));
+    let pages = [
+        "/dashboard/sign-in",
+        "/dashboard/sign-up",
+        "/docs",
+        "/docs/models.json",
+    ];
     let Some(frozen) = FrozenDisk::freeze_reads(&world, ".db") else {
         return;
     };
@@ -338,6 +349,10 @@ fn a_database_that_answers_nobody_stops_no_status_page() {
             assert_eq!(client::ask(world.admin, &Request::get(path)).status, 200);
         }
         assert!(matches!(world.readiness().0, 200 | 503));
+        for page in pages.into_iter().chain(style) {
+            let answer = client::ask(world.sidecar, &Request::get(page));
+            assert_eq!(answer.status, 200, "{page}");
+        }
     }
     drop(frozen);
     for connection in &mut waiting {

@@ -4,7 +4,7 @@
 //! counts and logs refusals that precede a request.
 
 use super::inbound::InboundTracker;
-use crate::edge::client_counts::{ClientCounts, ExceededLimit};
+use crate::client_counts::{ClientCounts, ExceededLimit};
 use crate::edge::framing;
 use crate::edge::intake::BodyBytes;
 use crate::edge::malformed::{self, MalformedResponse, NO_TUNNELS};
@@ -66,7 +66,7 @@ impl OpenConnections {
             .filter_map(|found| Some((found.idle_since(now)?, found)))
             .collect();
         idle.sort_unstable_by_key(|(since, found)| {
-            (Reverse(self.counts.count_for(found.client)), *since)
+            (Reverse(self.counts.count_for(&found.client)), *since)
         });
         self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
         idle.truncate(max_count);
@@ -80,7 +80,7 @@ impl OpenConnections {
         for connection in idle {
             self.watched.remove(&connection.number);
             if connection.is_counted.swap(false, Ordering::Relaxed) {
-                self.counts.leave(connection.client);
+                self.counts.leave(&connection.client);
             }
             connection.close();
         }
@@ -434,7 +434,7 @@ impl Drop for ClientConnection {
         let mut open = self.connections.lock();
         open.watched.remove(&self.number);
         if self.is_counted.swap(false, Ordering::Relaxed) {
-            open.counts.leave(self.client);
+            open.counts.leave(&self.client);
         }
         METRICS
             .client_connections
