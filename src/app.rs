@@ -26,7 +26,6 @@ use crate::billing::admission::{Admission, LedgerLookup};
 use crate::billing::{CreditService, EmbeddedAdmission};
 use crate::edge::connections::Connections;
 use crate::edge::descriptors::{self, DescriptorShares};
-use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard;
 use crate::edge::{Gateway, Recorders};
 use crate::idempotency::{
@@ -35,6 +34,7 @@ use crate::idempotency::{
 use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::notify::{self, NotifyContext};
 use crate::payments::{self, Payments};
+use crate::pulse::Pulse;
 use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::redis::SharedStore;
 use crate::shared_credit::redis::breaker::StoreBreaker;
@@ -305,8 +305,12 @@ fn build_edge(
         Arc::clone(settings),
         gateway.recorders.clone(),
         shares.clients,
-        Pulse::new(Arc::clone(&stores.admission)),
+        Pulse::new(readiness::edge_vitals(&stores.admission, store_health)),
     );
+    let pulse = Arc::clone(&connections.pulse);
+    pulse
+        .watch()
+        .context("cannot start the thread that notices when nobody is served")?;
     gateway
         .watch_pressure(Arc::clone(&connections))
         .context("cannot start the memory monitor")?;
@@ -322,14 +326,13 @@ fn build_edge(
         ),
         admission: stores.admission,
         idempotency_keys: stores.keys,
-        store_health,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
         shutdown: Arc::clone(&gateway.shutdown),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         pressure: Arc::clone(&gateway.pressure),
-        pulse: Arc::clone(&connections.pulse),
+        pulse,
         access: gateway.recorders.access.clone(),
         traces: gateway.recorders.traces.clone(),
         refused: stores.refused,
@@ -543,7 +546,8 @@ fn add_private_listeners(
 /// Builds the router for `/metrics`, `/healthz`, `/readyz` and `/upstreams`, which need no key on
 /// the private listener.
 fn status_router(handle: ServerHandle) -> axum::Router {
-    let ready = readiness::handler(handle.clone());
+    let asked = handle.clone();
+    let ready = readiness::handler(move || asked.unready_reasons());
     let endpoints = Arc::clone(&handle.endpoints);
     let upstreams = move || std::future::ready(axum::Json(endpoints.states(Instant::now())));
     let metrics = move || {
@@ -589,11 +593,9 @@ fn start_shutdown_watch(handle: ServerHandle) -> anyhow::Result<()> {
                 settings.sidecar,
                 settings.admin
             );
-            let mut stopped = None;
             while !handle.draining.load(Ordering::Acquire)
                 && !handle.succeeded.load(Ordering::Acquire)
             {
-                handle.pulse.report(&mut stopped);
                 std::thread::sleep(SHUTDOWN_POLL_INTERVAL);
             }
             let cut = handle.wait_for_requests(&handle.settings.load().limits);

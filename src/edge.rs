@@ -26,7 +26,6 @@ mod outbound;
 mod pages;
 pub mod panics;
 pub mod probe;
-pub mod pulse;
 mod rate_limits;
 mod recorders;
 mod reject;

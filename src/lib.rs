@@ -43,6 +43,7 @@ pub mod organisations;
 pub mod payments;
 pub mod private_refusals;
 pub mod provider_client;
+pub mod pulse;
 pub mod refused_requests;
 pub mod replica;
 pub mod shared_credit;

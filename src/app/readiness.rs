@@ -5,12 +5,20 @@
 //! refusals; it queries the components that refuse work.
 
 use super::server_handle::ServerHandle;
+use crate::billing::admission::Admission;
+use crate::billing::backlog::LedgerBacklog;
+use crate::billing::{check_reads, write_counts};
 use crate::edge::resource_guard::Shortage;
+use crate::pulse::{Pulse, RefusalProbe, Vitals};
+use crate::shared_credit::ledger_ingest::LedgerIngest;
+use crate::shared_credit::store_health::StoreHealthMonitor;
+use crate::sidecar::Sidecar;
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::future::{Ready, ready};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A reason to send new work to another process.
@@ -34,8 +42,17 @@ struct ReadinessBody {
 }
 
 /// Responds with 200 or 503, as JSON if the client accepts it, and otherwise as text.
-pub fn handler(handle: ServerHandle) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
-    move |headers| ready(build_response(handle.unready_reasons(), &headers))
+pub fn handler(
+    reasons: impl Fn() -> Vec<UnreadyReason> + Clone,
+) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
+    move |headers| ready(build_response(reasons(), &headers))
+}
+
+/// Returns the reasons why a process cannot work. `code` is that of a process that serves nobody.
+pub fn pulse_reasons(pulse: &Pulse, code: &'static str) -> Vec<UnreadyReason> {
+    let stop = pulse.stop_reason().map(|stop| (code, stop));
+    let reasons = stop.into_iter().chain(pulse.refusals());
+    reasons.map(|(code, why)| reason(code, why)).collect()
 }
 
 fn build_response(reasons: Vec<UnreadyReason>, headers: &HeaderMap) -> Response {
@@ -67,9 +84,61 @@ fn build_response(reasons: Vec<UnreadyReason>, headers: &HeaderMap) -> Response 
     (status, text).into_response()
 }
 
+/// Returns what an edge needs to admit a request. `store` is the shared store, if there is one.
+pub fn edge_vitals(
+    admission: &Arc<dyn Admission>,
+    store: Option<Arc<StoreHealthMonitor>>,
+) -> Vitals {
+    let (checked, asked) = (Arc::clone(admission), Arc::clone(admission));
+    let store = store.map(|store| {
+        let refusal: RefusalProbe = Box::new(move || store.outage_reason());
+        ("store", refusal)
+    });
+    let ledger: RefusalProbe = Box::new(move || {
+        let refusal =
+            "completed requests do not reach the ledger, or the journal cannot be written";
+        (!asked.is_healthy()).then(|| refusal.to_owned())
+    });
+    Vitals {
+        writes: admission.write_counts(),
+        consequence: "no request can be admitted",
+        reason: "edge_stopped",
+        check: Box::new(move || {
+            let admission = Arc::clone(&checked);
+            Box::pin(async move {
+                if admission.backlog().is_some_and(LedgerBacklog::is_full) {
+                    return Err("too many ended requests wait for the ledger".to_owned());
+                }
+                let reads = admission.check_reads().await;
+                reads.map_err(|error| error.to_string())
+            })
+        }),
+        refusals: store.into_iter().chain([("ledger", ledger)]).collect(),
+    }
+}
+
+/// Returns what a sidecar in a process of its own needs to serve a page.
+pub fn sidecar_vitals(state: &Sidecar, ingest: Arc<LedgerIngest>) -> Vitals {
+    let (accounts, billing) = (state.accounts.clone(), state.billing.clone());
+    let mut writes = write_counts(&accounts, &billing);
+    writes.push(("ledger.db", ingest.write_count()));
+    let ledger: RefusalProbe =
+        Box::new(move || (!ingest.is_healthy()).then(|| ingest.last_error()));
+    Vitals {
+        writes,
+        consequence: "no page can be served",
+        reason: "pages_stopped",
+        check: Box::new(move || {
+            let reads = check_reads(accounts.clone(), billing.clone());
+            Box::pin(async { reads.await.map_err(|error| error.to_string()) })
+        }),
+        refusals: vec![("ledger", ledger)],
+    }
+}
+
 impl ServerHandle {
     /// Returns the reasons not to send new work to this process, or an empty list if it is ready.
-    fn unready_reasons(&self) -> Vec<UnreadyReason> {
+    pub(super) fn unready_reasons(&self) -> Vec<UnreadyReason> {
         if !self.ready.load(Ordering::Acquire) {
             return vec![reason("starting", "the gateway does not listen yet")];
         }
@@ -83,22 +152,7 @@ impl ServerHandle {
                 "the gateway is about to shut down, but still serves requests",
             ));
         }
-        if let Some(trouble) = self
-            .store_health
-            .as_ref()
-            .and_then(|monitor| monitor.outage_reason())
-        {
-            reasons.push(reason("store", trouble));
-        }
-        if let Some(stop) = self.pulse.stop_reason() {
-            reasons.push(reason("edge", stop));
-        }
-        if !self.admission.is_healthy() {
-            reasons.push(reason(
-                "ledger",
-                "completed requests do not reach the ledger, or the journal cannot be written",
-            ));
-        }
+        reasons.extend(pulse_reasons(&self.pulse, "edge"));
         match self.pressure.recent_shortage() {
             Some(Shortage::Memory) => {
                 reasons.push(reason(

@@ -5,12 +5,11 @@
 
 use super::reload::ConfigReloader;
 use crate::billing::admission::Admission;
-use crate::edge::pulse::Pulse;
 use crate::edge::resource_guard::ResourceGuard;
 use crate::edge::shutdown::Shutdown;
 use crate::idempotency::IdempotencyKeys;
+use crate::pulse::Pulse;
 use crate::refused_requests::RefusedRequests;
-use crate::shared_credit::store_health::StoreHealthMonitor;
 use crate::upstreams::EndpointRegistry;
 use arc_swap::ArcSwap;
 use base::telemetry::access::AccessLog;
@@ -35,7 +34,6 @@ pub(super) struct ServerHandle {
     pub(super) reload: Arc<ConfigReloader>,
     pub(super) admission: Arc<dyn Admission>,
     pub(super) idempotency_keys: Arc<dyn IdempotencyKeys>,
-    pub(super) store_health: Option<Arc<StoreHealthMonitor>>,
     /// True while the edge accepts connections.
     pub(super) ready: Arc<AtomicBool>,
     pub(super) draining: Arc<AtomicBool>,

@@ -7,6 +7,7 @@ use super::admin_router::admin_router;
 use super::database_logs;
 use super::listening_sockets::bind;
 use super::private_listeners::guard_admin;
+use super::readiness;
 use super::reload::ConfigReloader;
 use super::signals::{StartupSignals, TerminationSignals};
 use super::standby::{self, HolderWait, LeaseRenewal};
@@ -15,6 +16,7 @@ use crate::billing::Billing;
 use crate::edge::{descriptors, panics};
 use crate::notify::{self, NotifyContext};
 use crate::payments::{self, Payments};
+use crate::pulse::Pulse;
 use crate::refused_requests::RefusedRequests;
 use crate::shared_credit::ledger_ingest::LedgerIngest;
 use crate::shared_credit::redis::SharedStore;
@@ -23,7 +25,6 @@ use crate::sidecar::{self, Sidecar};
 use accounts::Accounts;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use axum::http::StatusCode;
 use axum::routing::get;
 use base::clock;
 use base::telemetry::METRICS;
@@ -207,12 +208,17 @@ async fn serve(
         Arc::clone(&state.settings),
     );
     payments::start(shop, closed()).context("cannot start the thread that asks about payments")?;
+    let pulse = Arc::new(Pulse::new(readiness::sidecar_vitals(&state, ingest)));
+    pulse
+        .watch()
+        .context("cannot start the thread that notices when nobody is served")?;
+    pulse.start();
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let refused = state.refused.as_ref();
     let refused = refused.context("the sidecar keeps no refused requests")?;
     let interface = admin_router(&state.settings, &state.accounts, &state.billing, refused)?;
     let interface = guard_admin(
-        status_router(ingest).merge(interface),
+        status_router(pulse).merge(interface),
         &state.settings.load().admin_names,
     )
     .into_make_service_with_connect_info::<std::net::SocketAddr>();
@@ -264,23 +270,14 @@ async fn wait_for_termination(
 }
 
 /// Builds the router for `/metrics`, `/healthz` and `/readyz`, which need no key.
-fn status_router(ingest: Arc<LedgerIngest>) -> axum::Router {
+fn status_router(pulse: Arc<Pulse>) -> axum::Router {
     let metrics = || async {
         (
             [("content-type", "text/plain; version=0.0.4")],
             METRICS.render(),
         )
     };
-    let ready = move || {
-        std::future::ready(if ingest.is_healthy() {
-            (StatusCode::OK, "ready\n".to_owned())
-        } else {
-            (
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("not ready: {}\n", ingest.last_error()),
-            )
-        })
-    };
+    let ready = readiness::handler(move || readiness::pulse_reasons(&pulse, "pages"));
     axum::Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))

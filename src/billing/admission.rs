@@ -17,6 +17,7 @@ use config::Settings;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use ledger::StoreError;
+use ledger::sqlite::writer::WriteCount;
 use serde_json::Value;
 
 /// Admits requests by the files of this process, or by the store that edges share.
@@ -96,6 +97,11 @@ pub trait Admission: Send + Sync {
     /// # Errors
     /// Returns an error if a file fails or does not answer in time.
     async fn check_reads(&self) -> Result<(), StoreError>;
+
+    /// Returns the counts of writes to the databases of this process, with the file of each.
+    fn write_counts(&self) -> Vec<(&'static str, WriteCount)> {
+        Vec::new()
+    }
 
     /// Updates the gauges that are computed on demand.
     fn update_gauges(&self, now_ms: i64);

@@ -5,6 +5,7 @@
 
 use super::admission::{Admission, LedgerLookup};
 use crate::billing::backlog::LedgerBacklog;
+use crate::billing::file_checks::{READ_TIMEOUT, check_reads, write_counts};
 use crate::billing::holds::{InMemory, Payer};
 use crate::billing::reserve::{MAX_ROW_READS, NeededRows, Reservation, changes_too_often};
 use crate::billing::usage_report::UsageReportQuery;
@@ -18,6 +19,7 @@ use config::Settings;
 use credits::money::Micro;
 use credits::pricing::Quote;
 use ledger::StoreError;
+use ledger::sqlite::writer::WriteCount;
 use serde_json::Value;
 
 /// Threads for the calls of requests that read or write the ledger.
@@ -140,17 +142,18 @@ impl Admission for EmbeddedAdmission {
     }
 
     async fn check_reads(&self) -> Result<(), StoreError> {
-        let (accounts, credit) = (self.accounts.clone(), self.credit.clone());
-        let key = move || accounts.database().keys().key_owner(&[0; 32]);
-        let key = ROW_READS.run(key).await;
-        key.map_err(|error| StoreError::io("look up a key in app.db", error.into()))??;
-        let row = move || {
-            let rows = credit.serving.ledger.rows();
-            rows.load_account("", credit.instance_id())
-        };
-        let row = ROW_READS.run(row).await;
-        row.map_err(|error| StoreError::io("read a balance in ledger.db", error.into()))??;
-        Ok(())
+        let files = check_reads(self.accounts.clone(), self.credit.billing().clone());
+        let accounts = self.accounts.clone();
+        let look_up = move || accounts.database().keys().key_owner(&[0; 32]);
+        let key = ROW_READS.run_within(READ_TIMEOUT, look_up);
+        let (files, key) = tokio::join!(files, key);
+        files?;
+        key.map_err(|error| StoreError::io("look up a key", error.into()))?
+            .map(drop)
+    }
+
+    fn write_counts(&self) -> Vec<(&'static str, WriteCount)> {
+        write_counts(&self.accounts, self.credit.billing())
     }
 
     fn update_gauges(&self, now_ms: i64) {

@@ -21,6 +21,7 @@ use config::redis_address::RedisAddress;
 use ledger::StoreError;
 use ledger::indexer::Indexer;
 use ledger::postgres::PostgresHome;
+use ledger::sqlite::writer::WriteCount;
 use ledger::{Ledger, encode_hex};
 pub use publish::debit_operation;
 use std::path::Path;
@@ -163,6 +164,7 @@ impl IngestWorker {
 
 pub struct LedgerIngest {
     state: Arc<IngestState>,
+    writes: WriteCount,
     thread: Mutex<Option<JoinHandle<()>>>,
     indexer: Indexer,
 }
@@ -218,6 +220,7 @@ impl LedgerIngest {
             return Err(error);
         }
         let indexer = Indexer::start(&worker.ledger, data_dir)?;
+        let writes = worker.ledger.write_count();
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new()
             .name("feeder".into())
@@ -225,9 +228,15 @@ impl LedgerIngest {
             .map_err(failed)?;
         Ok(Self {
             state,
+            writes,
             thread: Mutex::new(Some(thread)),
             indexer,
         })
+    }
+
+    /// Returns the count of writes to `ledger.db`.
+    pub fn write_count(&self) -> WriteCount {
+        self.writes.clone()
     }
 
     /// Returns whether the store answers, and the ledger lags by at most a few seconds.

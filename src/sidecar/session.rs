@@ -21,7 +21,11 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 use subtle::ConstantTimeEq;
+
+/// Time for which a page waits until the use of its session is recorded.
+const TOUCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct CurrentUser {
     /// The account that the pages show: the person's own one, or an organisation's.
@@ -161,8 +165,7 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
             .find_session(&token, now_ms)?
             .ok_or(PageError::SignIn)?;
         if session.is_touch_due(now_ms) {
-            let (accounts, token) = (app.accounts.clone(), token.clone());
-            run_blocking(move || accounts.logins().touch_session(&token, now_ms)).await??;
+            touch(app, token.clone(), now_ms).await;
         }
         let confirmed = session.is_confirmed(now_ms);
         let has_organisations = settings.organisations;
@@ -203,6 +206,25 @@ impl FromRequestParts<Arc<SidecarState>> for CurrentUser {
                 takes_codes: settings.codes,
             },
         })
+    }
+}
+
+/// Records that a session is used. A page must not fail because this cannot be written. While a
+/// write hangs, others do not begin; the next page tries again.
+async fn touch(app: &Arc<SidecarState>, token: String, now_ms: i64) {
+    let Ok(permit) = Arc::clone(&app.session_touch).try_acquire_owned() else {
+        return;
+    };
+    let accounts = app.accounts.clone();
+    let write = run_blocking(move || {
+        let outcome = accounts.logins().touch_session(&token, now_ms);
+        drop(permit);
+        outcome
+    });
+    match tokio::time::timeout(TOUCH_TIMEOUT, write).await {
+        Ok(Ok(Ok(_))) => {}
+        Ok(Ok(Err(error))) => log::warn!("sidecar: cannot record the use of a session: {error}"),
+        Ok(Err(_)) | Err(_) => log::warn!("sidecar: the write of a session's use does not end"),
     }
 }
 

@@ -85,6 +85,8 @@ pub(super) struct SidecarState {
     pub(super) forgotten: Arc<Semaphore>,
     /// Limits the requests to identity providers.
     pub(super) provider_calls: Semaphore,
+    /// Lets one write at a time record the use of a session.
+    pub(super) session_touch: Arc<Semaphore>,
     pub(super) audits: Arc<LedgerAuditRunner>,
     pub(super) new_keys: NewKeyTickets,
     pub(super) streams: Arc<StreamCounts>,
@@ -115,6 +117,7 @@ impl SidecarState {
             hashing: PasswordHashLimiter::default(),
             forgotten: Arc::new(Semaphore::new(MAX_FORGOTTEN)),
             provider_calls: Semaphore::new(MAX_PROVIDER_CALLS),
+            session_touch: Arc::new(Semaphore::new(1)),
             audits: sidecar.audits,
             new_keys: NewKeyTickets::default(),
             streams: Arc::default(),

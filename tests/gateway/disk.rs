@@ -228,10 +228,7 @@ fn fill_and_free(disk: &Disk, world: &World, account: &Account) -> Vec<Ended> {
         refused(surface, &world.ask(&keyed));
     }
     reaches_clients(world, &Case::of_bytes("LedgerUnavailable", &account.key, 0));
-    assert_eq!(
-        client::ask(world.admin, &Request::get("/readyz")).status,
-        503
-    );
+    wait_until("the gateway not to be ready", SOON, || !world.is_ready());
     assert_eq!(
         world
             .ask(&Request::get("/v1/credits").bearer(&account.key))

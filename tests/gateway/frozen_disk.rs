@@ -394,10 +394,10 @@ fn a_gateway_is_not_ready_while_what_every_request_needs_does_not_answer() {
     let (world, account) = served(plan);
     let request = Chat.whole(&account.key, "input=1 output=1");
     let freezes: [(&str, Freeze); 3] = [
-        ("in app.db: the disk", |world, _| {
+        ("read app.db: the disk", |world, _| {
             FrozenDisk::freeze_reads(world, "app.db")
         }),
-        ("in ledger.db: the disk", |world, _| {
+        ("read ledger.db: the disk", |world, _| {
             FrozenDisk::freeze_reads(world, "ledger.db")
         }),
         ("wait for the ledger", freeze_full_backlog),
@@ -426,14 +426,51 @@ fn a_sidecar_is_not_ready_while_its_databases_do_not_answer() {
     let sidecar = &edge.beside.as_ref().unwrap().sidecar;
     wait_until("the sidecar to be ready", SOON, || sidecar.is_ready());
     for database in ["app.db", "ledger.db"] {
-        let Some(frozen) = FrozenDisk::freeze_reads(sidecar, database) else {
+        let Some(frozen) = FrozenDisk::freeze_pages(sidecar, database) else {
             return;
         };
-        wait_until("the sidecar not to be ready", SOON, || !sidecar.is_ready());
+        let why = format!("no page can be served: cannot read {database}: the disk");
+        wait_until("the sidecar not to be ready", SOON, || {
+            let (status, body) = sidecar.readiness();
+            let reasons = body["reasons"].as_array().unwrap();
+            let is_named = |reason: &Value| {
+                let message = reason["message"].as_str().unwrap();
+                reason["code"] == "pages" && message.starts_with(&why)
+            };
+            status == 503 && reasons.iter().any(is_named)
+        });
         drop(frozen);
         wait_until("the sidecar to be ready", SOON, || sidecar.is_ready());
     }
     edge.close();
+}
+
+#[test]
+fn writes_that_hang_are_reported_and_stop_no_request() {
+    let (world, account) = served(Plan::default());
+    let form = "email=ada@example.test&password=a+long+password";
+    world.expect(303, &Request::form("/dashboard/sign-up", form));
+    for (file, needs_it) in [
+        ("app.db", Request::form("/dashboard/sign-in", form)),
+        ("ledger.db", Chat.whole(&account.key, "input=1 output=1")),
+    ] {
+        let label = format!("file=\"{file}\"");
+        assert_eq!(world.metric("gateway_stuck_writes", &[&label]), 0.0);
+        let Some(frozen) = FrozenDisk::freeze_writes_of(&world, file) else {
+            return;
+        };
+        let mut waiting = world.connect();
+        assert!(waiting.send(&needs_it.bytes()));
+        world.wait_metric("gateway_stuck_writes", &[&label], 1.0);
+        world.wait_log(&format!("a write to {file} has not ended"));
+        assert!(world.is_ready(), "{:?}", world.readiness());
+        world.works(Chat, &account.key);
+        world.expect(200, &Request::get("/dashboard/sign-in"));
+        drop(frozen);
+        assert!(matches!(waiting.answer().status, 200 | 303), "{file}");
+        world.wait_metric("gateway_stuck_writes", &[&label], 0.0);
+    }
+    world.close();
 }
 
 #[test]

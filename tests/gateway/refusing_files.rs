@@ -74,14 +74,15 @@ fn a_file_that_refuses_writes_costs_no_debit_and_needs_no_restart() {
                 200
             );
             drop(refusing);
-            wait_until("the gateway to be ready by itself", SOON, || {
-                world.is_ready()
+            wait_until("the gateway to serve by itself", SOON, || {
+                is_served(&world, &account, Chat)
             });
             for surface in BOTH {
                 world.works(surface, &account.key);
             }
         }
     }
+    wait_until("the gateway to be ready", SOON, || world.is_ready());
     assert!(!world.log().contains("panic"), "{}", world.log());
     // The audit compares what is in the ledger with the journal and the receipts.
 }

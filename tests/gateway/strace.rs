@@ -129,6 +129,14 @@ impl FrozenDisk {
         Self::hold_up(world, &databases_in(world, name), "fcntl,pread64")
     }
 
+    /// Holds up every thread that reads a page of the database `name`, or its log. What is in
+    /// memory can be read.
+    pub fn freeze_pages(world: &World, name: &str) -> Option<Self> {
+        let mut files = databases_in(world, name);
+        files.retain(|file| !file.to_str().unwrap().ends_with("-shm"));
+        Self::hold_up(world, &files, "pread64")
+    }
+
     /// Holds up every thread that checks a database for writes of other processes.
     pub fn freeze_checks(world: &World) -> Option<Self> {
         let mut files = files_in(&world.data_dir());

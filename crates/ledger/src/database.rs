@@ -17,13 +17,13 @@ use crate::sqlite;
 use crate::sqlite::Readers;
 use crate::sqlite::missing;
 use crate::sqlite::row_cache::RowCache;
+use crate::sqlite::writer::{WriteConnection, WriteCount, WriteGuard};
 use crate::statements::chain::chain_head;
 use base::failpoint::{self, Point};
 use rusqlite::{Connection, OptionalExtension, Transaction};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("database/001.sql"),
@@ -59,7 +59,7 @@ const COPIED_TABLES: [&str; 5] = [
 ];
 
 pub struct Ledger {
-    writer: Mutex<Connection>,
+    writer: WriteConnection,
     pub(crate) readers: Readers,
     /// The index for pages, derived from the entries.
     pub(crate) index: LedgerIndex,
@@ -88,7 +88,7 @@ pub(crate) enum AdmissionRow {
 
 /// The only writing connection. When the guard is dropped, the cache of rows is cleared.
 pub(crate) struct LedgerWriteGuard<'a> {
-    connection: MutexGuard<'a, Connection>,
+    connection: WriteGuard<'a>,
     admission_rows: &'a RowCache<AdmissionRow>,
     keeps_rows: bool,
     copy: Option<&'a Copy>,
@@ -183,7 +183,7 @@ impl Ledger {
         let readers = Readers::open(&path, MAX_READERS, "open the ledger for reading")?;
         let admission_rows = RowCache::open(&path, "open the ledger for reading")?;
         let anchor = anchor::open_for_ledger(dir, &writer, named, trust)?;
-        let (writer, handed_over) = (Mutex::new(writer), AtomicBool::new(false));
+        let (writer, handed_over) = (WriteConnection::new(writer), AtomicBool::new(false));
         let index = LedgerIndex::open(dir);
         Ok(Self {
             writer,
@@ -219,6 +219,11 @@ impl Ledger {
         Some(work(copy, &mut self.writer()))
     }
 
+    /// Returns the count of writes to `ledger.db` and its anchor.
+    pub fn write_count(&self) -> WriteCount {
+        self.writer.count()
+    }
+
     /// Opens the ledger for reading only, without the check against its anchor.
     ///
     /// # Errors
@@ -237,9 +242,8 @@ impl Ledger {
     }
 
     pub(crate) fn writer(&self) -> LedgerWriteGuard<'_> {
-        let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         LedgerWriteGuard {
-            connection,
+            connection: self.writer.lock(),
             admission_rows: &self.admission_rows,
             keeps_rows: false,
             copy: self.copy.as_ref(),
@@ -278,6 +282,14 @@ impl Ledger {
     /// Returns an error if a connection cannot be opened.
     pub fn open_readers(&self) -> Result<(), StoreError> {
         self.readers.open_all()
+    }
+
+    /// Reads `ledger.db` past the pages in memory, to see whether the disk answers.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn check_reads(&self) -> Result<(), StoreError> {
+        self.readers.check()
     }
 
     /// Writes the log back into `ledger.db`, so that the file alone is complete. This is needed

@@ -8,6 +8,7 @@ pub mod damage;
 mod log_index;
 pub mod missing;
 pub mod row_cache;
+pub mod writer;
 
 use crate::StoreError;
 use base::file_owner;
@@ -511,6 +512,19 @@ impl Readers {
             *slot = Some(opened);
         }
         Ok(())
+    }
+
+    /// Reads the file's first page from the file or its log, although it may be in memory.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.with(|connection| {
+            connection
+                .execute_batch("PRAGMA shrink_memory")
+                .map_err(|source| StoreError::sqlite(self.operation, source))?;
+            warm_up(connection, self.operation)
+        })
     }
 
     /// Opens a connection outside the pool, with a page cache of `cache_kib`, for reads of many

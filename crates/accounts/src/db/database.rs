@@ -11,9 +11,10 @@ use ledger::postgres::{Domain, PostgresHome};
 use ledger::sqlite;
 use ledger::sqlite::Readers;
 use ledger::sqlite::row_cache::RowCache;
+use ledger::sqlite::writer::{WriteConnection, WriteCount};
 use rusqlite::{Connection, Transaction};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const MIGRATIONS: &[&str] = &[
     include_str!("001_accounts.sql"),
@@ -76,7 +77,7 @@ const MAX_READERS: usize = 4;
 
 /// The database of one process, with one writing connection and a few reading ones.
 pub struct AppDb {
-    writer: Mutex<Connection>,
+    writer: WriteConnection,
     readers: Readers,
     /// Owner of each key, by the key's hash.
     pub(crate) owners: RowCache<Arc<KeyOwner>>,
@@ -88,10 +89,7 @@ impl AppDb {
     /// Opens `app.db`; with `home`, the file is a copy of that PostgreSQL database.
     pub fn open(data_dir: &Path, home: Option<&PostgresHome>) -> Result<Self, StoreError> {
         let mut opened = Self::open_unchecked(data_dir)?;
-        let writer = opened
-            .writer
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let writer = opened.writer.get_mut();
         opened.copy = match home {
             Some(home) => {
                 copy::check_may_attach(writer, "account")?;
@@ -116,7 +114,7 @@ impl AppDb {
         let readers = Readers::open(&path, MAX_READERS, operation)?;
         let owners = RowCache::open(&path, operation)?;
         Ok(Self {
-            writer: Mutex::new(writer),
+            writer: WriteConnection::new(writer),
             readers,
             owners,
             copy: None,
@@ -127,9 +125,19 @@ impl AppDb {
         self.readers.open_all()
     }
 
+    /// Reads `app.db` past the pages in memory, to see whether the disk answers.
+    pub fn check_reads(&self) -> Result<(), StoreError> {
+        self.readers.check()
+    }
+
+    /// Returns the count of writes to `app.db`.
+    pub fn write_count(&self) -> WriteCount {
+        self.writer.count()
+    }
+
     /// Runs `work` with the writing connection, without writing to PostgreSQL.
     pub fn with_writer<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
-        work(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&self.writer.lock())
     }
 
     /// Runs `work` with the copy and the writing connection; `None` if the file is not a copy.
@@ -138,7 +146,7 @@ impl AppDb {
         work: impl FnOnce(&Copy, &mut Connection) -> Result<T, StoreError>,
     ) -> Option<Result<T, StoreError>> {
         let copy = self.copy.as_ref()?;
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         let outcome = work(copy, &mut writer);
         self.owners.clear();
         Some(outcome)
@@ -169,7 +177,7 @@ impl AppDb {
         operation: &'static str,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         let work = || {
             let transaction = copy::begin(&mut writer, self.copy.as_ref())?;
             let value = change(&transaction)?;

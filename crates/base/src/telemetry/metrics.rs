@@ -136,6 +136,8 @@ families! {
     /// Number of segments by state: `here`, `archived`, `missing`, `damaged`.
     pub ledger_segments: IntGaugeVec { name: "gateway_ledger_segments", labels: &["state"],
         help: "Segments of the ledger: `here`, `archived`, `missing` or `damaged`. Checked every ten minutes." }
+    pub stuck_writes: IntGaugeVec { name: "gateway_stuck_writes", labels: &["file"],
+        help: "Writes to `app.db` or `ledger.db` that have not ended for ten seconds. Requests and pages that read go on." }
     ledger_errors: IntCounterVec { name: "gateway_ledger_errors_total", labels: &["reason"],
         help: "Errors of the ledger, the journal and the shared store, by reason." }
     pub revocation_seconds: Histogram { name: "gateway_revocation_seconds", buckets: SECONDS_BUCKETS,
@@ -185,7 +187,7 @@ families! {
 }
 
 /// Values of the label `reason` of `gateway_ledger_errors_total`.
-pub const LEDGER_ERROR_REASONS: [&str; 45] = [
+pub const LEDGER_ERROR_REASONS: [&str; 46] = [
     "accounts",
     "anchor",
     "announce",
@@ -205,6 +207,7 @@ pub const LEDGER_ERROR_REASONS: [&str; 45] = [
     "lapse",
     "mark",
     "mirror",
+    "pages_stopped",
     "postgres",
     "push_entries",
     "push_keys",
