@@ -19,6 +19,8 @@ pub struct MeteredTurn {
     content: ContentSize,
     before: Option<ReportedTurn>,
     estimate: InputEstimate,
+    /// Number of answers that the vendor generates, and of those that it returns.
+    drafts: (u64, u64),
     /// True if the vendor reports the input when its stream begins.
     is_reported_early: bool,
 }
@@ -45,18 +47,32 @@ impl MeteredTurn {
             content,
             before,
             estimate,
+            drafts: (1, 1),
             is_reported_early,
         }
     }
 
+    /// Says how many answers the vendor generates, and how many of them it returns.
+    #[must_use]
+    pub fn with_drafts(self, drafts: u64, choices: u64) -> Self {
+        Self {
+            drafts: (drafts, choices.max(1)),
+            ..self
+        }
+    }
+
     pub fn with_model(&self, model: &CatalogModel) -> Self {
-        Self::new(
+        let turn = Self::new(
             &self.turns,
             &self.key.account,
             self.key.conversation,
             self.content,
             model,
-        )
+        );
+        Self {
+            drafts: self.drafts,
+            ..turn
+        }
     }
 
     pub fn conversation(&self) -> ConversationKey {
@@ -64,7 +80,8 @@ impl MeteredTurn {
     }
 
     pub fn estimator(&self) -> UsageEstimator {
-        self.estimate.estimator
+        let (drafts, choices) = self.drafts;
+        self.estimate.estimator.with_drafts(drafts, choices)
     }
 
     /// Returns whether the estimate is uncertain before the response begins: only the vendor knows
@@ -82,6 +99,8 @@ impl MeteredTurn {
     /// Remembers the turn, if the vendor reported its complete usage.
     pub fn remember(&self, usage: &Usage, generated_bytes: u64) {
         if usage.input_total() > 0 {
+            let (drafts, choices) = self.drafts;
+            let generated_bytes = generated_bytes.saturating_mul(drafts) / choices;
             let turn =
                 ReportedTurn::new(&self.content, usage, generated_bytes, self.before.as_ref());
             self.turns.remember(&self.key, turn, self.before.as_ref());

@@ -181,6 +181,15 @@ fn a_stream_of_completions_ends_only_with_its_debit() {
         line(&estimate, "output")["tokens"].as_i64().unwrap() <= 3,
         "{estimate}"
     );
+    // One of six texts returns, and all six cost.
+    let one_of = |best_of: u64| {
+        let more = json!({"best_of": best_of});
+        let answer = world.ask(&request(&account, &none, &more));
+        let receipt = receipt(&world, &account, &answer);
+        line(&receipt, "output")["tokens"].as_f64().unwrap()
+    };
+    let (one, six) = (one_of(1), one_of(6));
+    assert!(one > 2.0 && (six / one - 6.0).abs() < 1.6, "{one} {six}");
     let huge = json!("[[sim input=7 output=9999]]");
     let answer = world.ask(&request(
         &account,

@@ -142,7 +142,8 @@ pub async fn prepare(
             conversation,
             summary.features.content,
             model,
-        ),
+        )
+        .with_drafts(summary.drafts(), summary.choices),
         settings,
         surface,
         model,

@@ -101,6 +101,17 @@ impl UsageEstimator {
         }
     }
 
+    /// Counts all `drafts` that a vendor generates, of which it returns `choices`.
+    #[must_use]
+    pub fn with_drafts(self, drafts: u64, choices: u64) -> Self {
+        let TokenRate { tokens, bytes } = self.output;
+        let output = TokenRate {
+            tokens: tokens.saturating_mul(drafts),
+            bytes: bytes.saturating_mul(choices),
+        };
+        Self { output, ..self }
+    }
+
     /// Creates an estimator for an input of which no part is known to be cached.
     pub fn from_input_tokens(input: u64) -> Self {
         Self::new(
@@ -216,6 +227,15 @@ mod tests {
             estimator.usage(Some(counted), 100_000),
             counted,
             "whether a counter can be is not judged here"
+        );
+    }
+
+    #[test]
+    fn an_estimate_counts_the_drafts_that_a_vendor_does_not_return() {
+        let estimator = UsageEstimator::from_input_tokens(7).with_drafts(6, 4);
+        assert_eq!(
+            [0, 1, 100, u64::MAX].map(|bytes| estimator.usage(None, bytes).output),
+            [0, 1, 45, u64::MAX / 100 * 45 + 7]
         );
     }
 
