@@ -284,7 +284,12 @@ async fn admit_api_request(
                 free: false,
                 metered: Some(endpoint),
             };
-            admit_vendor_request(gateway, settings, session, ctx, authenticated, operation).await
+            admit_vendor_request(gateway, settings, session, ctx, authenticated, operation)
+                .await
+                .map_err(|failure| match endpoint.file() {
+                    Some(name) if failure.kind == Kind::BodyTooLarge => failure.with_param(name),
+                    _ => failure,
+                })
         }
         _ => Err(Failure::from_kind(Kind::Internal)),
     }

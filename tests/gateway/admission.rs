@@ -252,6 +252,19 @@ fn a_body_over_the_limit_is_413_before_it_is_read() {
             401
         );
     }
+    // Of a form, the file is too large.
+    for (path, file) in [
+        ("/v1/audio/transcriptions", json!("file")),
+        ("/v1/images/edits", json!("image")),
+        ("/v1/embeddings", json!(null)),
+    ] {
+        let request = Request::post(path, vec![b' '; 100_001]).bearer(&account.key);
+        for request in [request.clone(), request.chunked(10_000)] {
+            let answer = world.ask(&request);
+            assert_eq!(answer.status, 413, "{path}: {}", answer.text());
+            assert_eq!(answer.json()["error"]["param"], file, "{path}");
+        }
+    }
     assert_eq!(world.vendor.calls(), 4);
 }
 

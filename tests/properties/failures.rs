@@ -465,6 +465,22 @@ fn a_vendor_error_is_judged_by_status_and_words() {
         PUBLIC,
     );
     assert_eq!(late.retry_after_seconds, Some(60));
+    let at_once = from_vendor_response(
+        VendorProfile::official(Chat),
+        429,
+        Some("0"),
+        b"",
+        UPSTREAM,
+        PUBLIC,
+    );
+    let headers = at_once.render(Chat, "r").headers;
+    assert_eq!(header(&headers, "retry-after"), Some("0"));
+    let of_file = r#"{"error":{"message":"m","type":"t","code":"c","param":"file"}}"#;
+    let failure = vendor(Chat, 413, of_file);
+    assert_eq!(
+        (failure.param.as_deref(), failure.code),
+        (Some("file"), None)
+    );
     assert_eq!(
         from_vendor_response(
             VendorProfile::official(Chat),

@@ -122,7 +122,7 @@ impl Failure {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         if row.retry_after.is_some() || self.retry_after_seconds.is_some() {
             let seconds = self.retry_after_seconds.or(row.retry_after).unwrap_or(1);
-            let seconds = seconds.clamp(1, MAX_RETRY_AFTER_SECONDS);
+            let seconds = seconds.min(MAX_RETRY_AFTER_SECONDS);
             headers.push(("retry-after", seconds.to_string()));
         }
         // A retry cannot help, and clients other than the official SDKs retry unless the header

@@ -27,7 +27,7 @@ pub struct Failure {
     pub param: Option<String>,
     /// A code that is more specific than the code of the kind.
     pub code: Option<String>,
-    /// Overrides the kind's own value. Values from 1 to 60 are sent.
+    /// Overrides the kind's own value. At most 60 is sent; 0 is only a vendor's own.
     pub retry_after_seconds: Option<u32>,
     /// The model id that the failure concerns.
     pub model: Option<String>,
@@ -74,7 +74,7 @@ impl Failure {
     }
 
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
-        self.retry_after_seconds = Some(seconds);
+        self.retry_after_seconds = Some(seconds.max(1));
         self
     }
 

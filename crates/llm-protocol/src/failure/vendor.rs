@@ -547,10 +547,12 @@ fn build_failure(
         kind,
         Kind::InvalidRequest | Kind::Unprocessable | Kind::Conflict | Kind::VendorNotFound
     );
+    let scrubbed = |word: &String| scrub::scrub_message(word, upstream_model, public_model);
     if is_vendors {
-        let scrubbed = |word: &String| scrub::scrub_message(word, upstream_model, public_model);
-        failure.param = error.param.as_ref().map(scrubbed);
         failure.code = error.code.as_ref().map(scrubbed);
+    }
+    if is_vendors || kind == Kind::BodyTooLarge {
+        failure.param = error.param.as_ref().map(scrubbed);
     }
     failure
 }
@@ -568,11 +570,7 @@ pub fn parse_retry_after(retry_after: &str) -> Option<u32> {
     let part = u32::from(fraction.bytes().any(|byte| byte != b'0'));
     let seconds: u64 = whole.parse().ok()?;
     let capped = u32::try_from(seconds).unwrap_or(MAX_RETRY_AFTER_SECONDS);
-    Some(
-        capped
-            .saturating_add(part)
-            .clamp(1, MAX_RETRY_AFTER_SECONDS),
-    )
+    Some(capped.saturating_add(part).min(MAX_RETRY_AFTER_SECONDS))
 }
 
 #[cfg(test)]

@@ -116,10 +116,16 @@ impl MeteredEndpoint {
         let letters = name.chars().filter(char::is_ascii_alphanumeric);
         let letters = letters.collect::<String>().to_ascii_lowercase();
         let is_known = match letters.as_str() {
-            "image" | "images" => is_count,
+            "image" | "images" | "n" => is_count,
             letters => OTHER_COUNTS.contains(&letters),
         };
         self.kind == ModelKind::Image && is_known
+    }
+
+    /// The part of a form that has a file, which is nearly all of it.
+    pub fn file(&self) -> Option<&'static str> {
+        let is_file = |(_, rule): &&(_, MemberRule)| matches!(rule, MemberRule::Files);
+        self.members.iter().find(is_file).map(|(name, _)| *name)
     }
 
     /// Whether an answer can be something else than JSON.
