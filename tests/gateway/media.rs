@@ -340,6 +340,10 @@ fn a_form_is_refused_with_words_and_repeated_under_its_key_whatever_its_boundary
             post(TRANSCRIPTIONS, &account, &json_body),
             "multipart/form-data",
         ),
+        (
+            post(EDITS, &account, &json!({"model": "painter", "images": []})),
+            "multipart/form-data",
+        ),
         (unbound, "boundary"),
         (
             form(TRANSCRIPTIONS, &account, "other", &parts[..1]),

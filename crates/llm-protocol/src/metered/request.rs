@@ -193,22 +193,30 @@ impl<'e> Reader<'e> {
                 self.content.file_bytes = self.content.file_bytes.saturating_add(size);
                 Ok(())
             }
-            MemberRule::Refused(why) => Err(refuse(name, why)),
             _ if was_seen => Err(refuse(name, TWICE)),
-            MemberRule::Prompt | MemberRule::Hint => {
-                text()?;
-                self.push(size)
-            }
-            MemberRule::Outputs => self.outputs(name, text()?.trim().parse().ok()),
-            MemberRule::OneOf(allowed) => one_of(name, allowed, Some(text()?)),
-            MemberRule::Inputs
-            | MemberRule::InputLists
-            | MemberRule::Parts
-            | MemberRule::Query
-            | MemberRule::Documents
-            | MemberRule::Spoken
-            | MemberRule::Name => text().map(|_| ()),
+            rule => self.text(rule, name, Some(text()?)),
         }
+    }
+
+    /// Reads a text by a rule that does not depend on the form of the body.
+    fn text(&mut self, rule: &MemberRule, name: &str, text: Option<&str>) -> ParseResult {
+        match rule {
+            MemberRule::Refused(why) => return Err(refuse(name, why)),
+            MemberRule::OneOf(allowed) => return one_of(name, allowed, text),
+            MemberRule::Outputs => {
+                return self.outputs(name, text.and_then(|text| text.trim().parse().ok()));
+            }
+            _ => {}
+        }
+        let text = text.ok_or_else(|| wrong_type(name, "a string"))?;
+        let size = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        match rule {
+            MemberRule::Query => self.content.query = size(text.len()),
+            MemberRule::Spoken => self.content.characters = size(text.chars().count()).max(1),
+            MemberRule::Prompt | MemberRule::Hint => return self.push(size(text.len())),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn outputs(&mut self, name: &str, count: Option<u64>) -> ParseResult {
@@ -226,12 +234,7 @@ impl<'e> Reader<'e> {
         let members = self.endpoint.members.iter().zip(&mut self.seen);
         let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == name)
         else {
-            let kind = scan.kind()?;
-            if kind != JsonKind::Null
-                && self.endpoint.counts_outputs(name, kind == JsonKind::Number)
-            {
-                return Err(refuse(name, OTHER_COUNT));
-            }
+            self.check_count(name, name, scan.kind()?)?;
             if self.may_refer(name) {
                 return self.media_in(scan, name, name);
             }
@@ -248,44 +251,31 @@ impl<'e> Reader<'e> {
             MemberRule::Inputs | MemberRule::InputLists | MemberRule::Parts => {
                 self.inputs(scan, name, rule)
             }
-            MemberRule::Query => {
-                let Some(text) = scan.string_or_skip()? else {
-                    return Err(wrong_type(name, "a string"));
-                };
-                self.content.query = text.decoded_bytes();
-                Ok(())
-            }
             MemberRule::Documents => {
                 if scan.kind()? != JsonKind::Array {
                     return Err(wrong_type(name, DOCUMENTS));
                 }
                 scan.array(|scan| self.document(scan, name))
             }
-            MemberRule::Prompt | MemberRule::Hint => match scan.string_or_skip()? {
-                Some(text) => self.push(text.decoded_bytes()),
-                None => Err(wrong_type(name, "a string")),
-            },
-            MemberRule::Spoken => match scan.string_or_skip()?.and_then(|text| text.value()) {
-                Some(text) => {
-                    let characters = text.chars().count();
-                    self.content.characters = u64::try_from(characters).unwrap_or(u64::MAX).max(1);
-                    Ok(())
-                }
-                None => Err(wrong_type(name, "a string")),
-            },
+            MemberRule::Name if scan.kind()? == JsonKind::String => self.media_in(scan, name, name),
+            MemberRule::Files | MemberRule::OptionalFile => Err(wrong_type(name, "a file")),
             MemberRule::Outputs => {
                 let span = scan.skip_span()?;
-                let count = scan.text_from(span.start).trim().parse().ok();
-                self.outputs(name, count)
+                self.text(rule, name, Some(scan.text_from(span.start)))
             }
-            MemberRule::Name if scan.kind()? == JsonKind::String => self.media_in(scan, name, name),
-            MemberRule::Name => Err(wrong_type(name, "a string")),
-            MemberRule::Files | MemberRule::OptionalFile => Err(wrong_type(name, "a file")),
-            MemberRule::OneOf(allowed) => {
-                let value = scan.string_or_skip()?.map(|value| value.name());
-                one_of(name, allowed, value.as_deref())
+            rule => {
+                let text = scan.string_or_skip()?.and_then(|text| text.value());
+                self.text(rule, name, text.as_deref())
             }
-            MemberRule::Refused(why) => Err(refuse(name, why)),
+        }
+    }
+
+    /// Refuses a number of images beside `n`. `key`: its own name, in the member `name`.
+    fn check_count(&self, key: &str, name: &str, kind: JsonKind) -> ParseResult {
+        let is_number = kind == JsonKind::Number;
+        match kind != JsonKind::Null && self.endpoint.counts_outputs(key, is_number) {
+            true => Err(refuse(name, OTHER_COUNT)),
+            false => Ok(()),
         }
     }
 
@@ -307,7 +297,11 @@ impl<'e> Reader<'e> {
                 self.media(name, key, text.value().as_deref().unwrap_or_default())
             }
             JsonKind::Array => scan.array(|scan| self.media_in(scan, name, key)),
-            JsonKind::Object => scan.object(|scan, key| self.media_in(scan, name, &key.name())),
+            JsonKind::Object => scan.object(|scan, key| {
+                let key = key.name();
+                self.check_count(&key, name, scan.kind()?)?;
+                self.media_in(scan, name, &key)
+            }),
             _ => Ok(scan.skip()?),
         }
     }

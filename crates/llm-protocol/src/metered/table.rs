@@ -8,6 +8,7 @@ use super::content::{
     rerank_tokens, transcription_tokens,
 };
 use super::sample;
+use crate::table_text::names_in;
 use crate::usage::Usage;
 
 /// What a model computes. Each endpoint takes models of one kind.
@@ -348,42 +349,7 @@ const IMAGE_FORMATS: [&str; 3] = ["png", "webp", "jpeg"];
 
 /// Names by which servers take the number of images beside `n`, or a member that holds it, in
 /// lower case without marks.
-const OTHER_COUNTS: [&str; 34] = [
-    "batch",
-    "batchcount",
-    "batchsize",
-    "candidates",
-    "count",
-    "extrabody",
-    "generationconfig",
-    "imagecount",
-    "imagegenerationconfig",
-    "imagenum",
-    "imagesnum",
-    "iterations",
-    "maximages",
-    "nimages",
-    "niter",
-    "nsamples",
-    "num",
-    "numberofimages",
-    "numberresults",
-    "numimages",
-    "numgenerations",
-    "numimagesperprompt",
-    "numoutputs",
-    "numoutputsperprompt",
-    "numsamples",
-    "outputs",
-    "parameters",
-    "quantity",
-    "repeat",
-    "samplecount",
-    "samples",
-    "samplesperprompt",
-    "sequentialimagegenerationoptions",
-    "variations",
-];
+const OTHER_COUNTS: [&str; 34] = names_in(include_str!("names.txt"), "numbers of images");
 
 const SVG: &str =
     "Vector images are not supported: another model draws them, at a price of its own.";

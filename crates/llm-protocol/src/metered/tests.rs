@@ -713,6 +713,8 @@ fn the_number_of_images_has_one_name() {
             "sequential_image_generation_options",
             json!({"max_images": 15}),
         ),
+        ("options", json!({"num_images": 4})),
+        ("config", json!([{"more": {"n": 4}}])),
     ] {
         let mut body = json!({"model": "m", "prompt": "p"});
         body[name] = value;
@@ -724,7 +726,8 @@ fn the_number_of_images_has_one_name() {
         );
     }
     let passes = json!({"model": "m", "prompt": "p", "batch_size": null, "image": "data:x",
-        "images": [], "num_inference_steps": 4, "partial_images": 2, "seed": 1});
+        "images": [], "num_inference_steps": 4, "partial_images": 2, "seed": 1,
+        "options": {"n": "x", "count": null, "steps": 4}, "metadata": {"n": 4}});
     assert!(read("/v1/images/generations", &passes).is_ok());
     let speech = json!({"model": "m", "input": "x", "voice": "v", "batch_size": 4});
     assert!(read("/v1/audio/speech", &speech).is_ok());
