@@ -126,8 +126,8 @@ fn a_vendor_that_works_is_shown_with_all_that_was_found() {
     );
 }
 
-/// A server with one path, which embeds as Cohere does. Any other path is 404.
-fn server_with(own: &'static str) -> u16 {
+/// A server with one path, where it answers with this body. Any other path is 404.
+fn server_with(own: &'static str, body: Value) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let answer = move |client: TcpStream| -> std::io::Result<()> {
@@ -144,10 +144,7 @@ fn server_with(own: &'static str) -> u16 {
         }
         request.read_exact(&mut vec![0; length])?;
         let (status, body) = match is_own {
-            true => (
-                200,
-                json!({"embeddings": {"float": [[0.5]]}, "meta": {"billed_units": {"input_tokens": 1.0}}}),
-            ),
+            true => (200, body.clone()),
             false => (404, json!({"message": "no such path"})),
         };
         let body = body.to_string();
@@ -168,25 +165,51 @@ fn server_with(own: &'static str) -> u16 {
 #[test]
 fn a_vendor_with_a_path_of_its_own_is_asked_there() {
     let dir = tempfile::tempdir().unwrap();
-    let embedder = |port: u16| {
+    let test = |port: u16, edits: &[(&str, &str)]| {
         let config = file(
             dir.path(),
             &chat_at(&format!("http://127.0.0.1:{port}")),
             "e",
         );
-        let text = std::fs::read_to_string(&config).unwrap();
-        let text = text.replace("max_output_tokens: 900", "kind: embedding");
-        std::fs::write(&config, text.replace(", output: \"1\"", "")).unwrap();
+        let mut text = std::fs::read_to_string(&config).unwrap();
+        for (old, new) in edits {
+            text = text.replace(old, new);
+        }
+        std::fs::write(&config, text).unwrap();
         tested(&config)
     };
-    let (code, report) = embedder(server_with("/v2/embed"));
-    let request = &report["requests"][0];
-    assert_eq!((code, &request["status"]), (0, &json!(200)), "{report}");
-    assert_eq!(request["input"], 1, "{report}");
+    let embedding = &[
+        ("max_output_tokens: 900", "kind: embedding"),
+        (", output: \"1\"", ""),
+    ][..];
+    let text = &[("900,", "900, capabilities: {completions: text},")][..];
+    let fim = &[("900,", "900, capabilities: {completions: fim},")][..];
+    let vectors = json!({"embeddings": {"float": [[0.5]]},
+        "meta": {"billed_units": {"input_tokens": 1.0}}});
+    let words = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}});
+    for (path, answer, model, output) in [
+        ("/v2/embed", vectors.clone(), embedding, json!(null)),
+        ("/v1/completions", words.clone(), text, json!(2)),
+        ("/v1/fim/completions", words.clone(), fim, json!(2)),
+    ] {
+        let (code, report) = test(server_with(path, answer), model);
+        let request = &report["requests"][0];
+        assert_eq!((code, &request["status"]), (0, &json!(200)), "{report}");
+        assert_eq!(
+            (&request["input"], &request["output"]),
+            (&json!(1), &output),
+            "{report}"
+        );
+    }
     // A vendor that has none of the paths is reported with the common one.
-    let (code, report) = embedder(server_with("/none"));
-    let fault = report["faults"][0].as_str().unwrap();
-    assert!(code == 1 && fault.contains("/v1/embeddings"), "{report}");
+    for (path, answer, model, common) in [
+        ("/none", vectors, embedding, "/v1/embeddings"),
+        ("/v1/fim/completions", words, text, "/v1/chat/completions"),
+    ] {
+        let (code, report) = test(server_with(path, answer), model);
+        let fault = report["faults"][0].as_str().unwrap();
+        assert!(code == 1 && fault.contains(common), "{report}");
+    }
 }
 
 #[test]
@@ -407,6 +430,11 @@ fn four_kinds_of_server_take_six_lines_each_at_most() {
             "vllm with a key",
             "  mine:\n    preset: vllm\n    api_key: \"${VLLM}\"\n",
             "POST http://127.0.0.1:8000/v1/chat/completions (chat, key in authorization, HTTP/1.1)",
+        ),
+        (
+            "vllm that continues prompts",
+            "  mine:\n    preset: vllm\n",
+            "POST http://127.0.0.1:8000/v1/completions (chat, no key, HTTP/1.1)",
         ),
     ];
     let dir = tempfile::tempdir().unwrap();
