@@ -13,6 +13,7 @@ use crate::entry::chain::ChainHead;
 use crate::entry::spend_totals::{HOUR_MS, MAX_TOKENS_COUNTED, SpendTotals};
 use crate::segment::ENTRY_KINDS;
 use credits::money::Micro;
+use llm_protocol::usage::Usage;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -55,21 +56,7 @@ pub(crate) struct IndexedDetail<'a> {
     pub outcome: Cow<'a, str>,
     pub conversation: Option<String>,
     implausible: bool,
-    usage: IndexedUsage,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct IndexedUsage {
-    input: u64,
-    cache_read: u64,
-    cache_write_5m: u64,
-    cache_write_1h: u64,
-    audio_input: u64,
-    image_input: u64,
-    output: u64,
-    audio_output: u64,
-    image_output: u64,
+    usage: Usage,
 }
 
 impl<'a> IndexedDetail<'a> {
@@ -92,7 +79,7 @@ impl<'a> IndexedDetail<'a> {
     pub(crate) fn change(&self, entry: &LedgerEntry, kind: i64) -> UsageChange {
         match kind {
             DEBIT => UsageChange {
-                sum: self.usage.totals(Micro::ZERO.minus(entry.change())),
+                sum: totals(&self.usage, Micro::ZERO.minus(entry.change())),
                 writeoff: entry.writeoff,
                 voids: 0,
             },
@@ -104,29 +91,17 @@ impl<'a> IndexedDetail<'a> {
     }
 }
 
-impl IndexedUsage {
-    /// Returns the contribution of one debit to a sum, with the vendor's counters limited to
-    /// plausible values.
-    fn totals(&self, credits: Micro) -> SpendTotals {
-        let input = [
-            self.cache_read,
-            self.cache_write_5m,
-            self.cache_write_1h,
-            self.audio_input,
-            self.image_input,
-        ];
-        let input = input.into_iter().fold(self.input, u64::saturating_add);
-        let output = [self.audio_output, self.image_output];
-        let output = output.into_iter().fold(self.output, u64::saturating_add);
-        let [input, cache_read, output] =
-            [input, self.cache_read, output].map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
-        SpendTotals {
-            responses: 1,
-            credits,
-            input,
-            cache_read,
-            output,
-        }
+/// Returns the contribution of one debit to a sum, with the vendor's counters limited to plausible
+/// values.
+fn totals(usage: &Usage, credits: Micro) -> SpendTotals {
+    let counters = [usage.input_total(), usage.cache_read, usage.output_total()];
+    let [input, cache_read, output] = counters.map(|tokens| tokens.min(MAX_TOKENS_COUNTED));
+    SpendTotals {
+        responses: 1,
+        credits,
+        input,
+        cache_read,
+        output,
     }
 }
 
@@ -311,32 +286,4 @@ pub(crate) fn read_batch(
             .map_err(|source| StoreError::sqlite("index the ledger's entries", source))?;
     }
     Ok(Some(batch))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use llm_protocol::usage::Usage;
-
-    #[test]
-    fn a_sum_has_every_class_of_tokens() {
-        let usage = Usage {
-            input: 1,
-            cache_read: 2,
-            cache_write_5m: 4,
-            cache_write_1h: 8,
-            audio_input: 16,
-            image_input: 32,
-            output: 64,
-            audio_output: 128,
-            image_output: 256,
-            ..Usage::default()
-        };
-        let stored = serde_json::to_string(&usage).unwrap();
-        let indexed: IndexedUsage = serde_json::from_str(&stored).unwrap();
-        let sum = indexed.totals(Micro::ZERO);
-        let expected = (usage.input_total(), usage.output_total());
-        assert_eq!((sum.input, sum.output), expected);
-    }
 }
