@@ -144,7 +144,7 @@ impl VendorSection<'_> {
         Some(CatalogVendor {
             name: name.to_owned(),
             protocol,
-            profile: self.profile(&key, protocol, &vendor, preset),
+            profile: self.profile(name, protocol, &vendor, preset),
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
             sticky: vendor.sticky,
             api_key,
@@ -195,11 +195,12 @@ impl VendorSection<'_> {
     /// preset, and the preset over the protocol.
     fn profile(
         &mut self,
-        key: &str,
+        name: &str,
         protocol: Protocol,
         vendor: &raw::Vendor,
         preset: Option<&'static Preset>,
     ) -> VendorProfile {
+        let key = &format!("vendors.{name}");
         let base = match is_official(vendor, preset) {
             true => VendorProfile::official(protocol),
             false => VendorProfile::compatible(),
@@ -240,6 +241,10 @@ impl VendorSection<'_> {
                 .collect(),
             call_placeholder: placeholder_at(false),
             message_placeholder: placeholder_at(true),
+            state_in_answers: written.state_in_answers.unwrap_or_default(),
+            service_tiers: written.service_tiers.unwrap_or_default(),
+            hides_thinking: written.thinking.shown == Some(false),
+            maker: vendor.preset.clone().unwrap_or_else(|| name.to_owned()),
             ..base.clone()
         };
         let facts = ProfileFacts {

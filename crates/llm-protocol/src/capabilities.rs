@@ -44,18 +44,6 @@ pub struct TranslationTarget<'a> {
     pub accepts: &'a ModelCapabilities,
 }
 
-impl TranslationTarget<'_> {
-    /// Returns the form in which the vendor requires its reasoning back.
-    pub fn reasoning_replay(&self) -> ReasoningReplay {
-        match self.accepts {
-            ModelCapabilities::Messages(_) if !self.profile.signs_thinking => {
-                ReasoningReplay::UnsignedThinking
-            }
-            accepts => accepts.reasoning_replay(),
-        }
-    }
-}
-
 /// The capabilities of a model, by the vendor's protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelCapabilities {
@@ -308,7 +296,7 @@ impl ReasoningReplay {
     /// Returns the member of a chat message in which the reasoning returns.
     pub fn member(self) -> Option<&'static str> {
         match self {
-            Self::None | Self::UnsignedThinking => None,
+            Self::None => None,
             Self::Reasoning => Some("reasoning"),
             Self::ReasoningContent | Self::ReasoningContentInTurn => Some("reasoning_content"),
             Self::ReasoningDetails => Some("reasoning_details"),

@@ -5,6 +5,7 @@
 //! This file must not name a vendor, because the config assigns the profiles.
 
 use crate::Protocol;
+use crate::reasoning_token;
 use crate::table_text::names_in;
 use std::sync::{Arc, LazyLock};
 
@@ -46,6 +47,8 @@ pub struct VendorProfile {
     pub short_call_ids: bool,
     /// True if the server signs its thinking, and refuses thinking that it did not sign (messages).
     pub signs_thinking: bool,
+    /// Name of the vendor, by which the gateway knows thinking that the server does not sign.
+    pub maker: String,
     /// True if the calls in the server's chat answers need no repair.
     pub has_exact_calls: bool,
     /// True if the server reads the line in the instructions by which one client identifies itself
@@ -164,6 +167,19 @@ impl VendorProfile {
     pub(crate) fn state_beside(&self, replay: Option<&str>) -> Vec<String> {
         let is_other = |path: &&String| Some(outermost(path)) != replay;
         self.state.iter().filter(is_other).cloned().collect()
+    }
+
+    /// Returns the signature by which the gateway knows the server's thinking, if the server signs
+    /// none (messages).
+    pub fn maker_signature(&self) -> Option<String> {
+        (!self.signs_thinking).then(|| reasoning_token::maker_signature(&self.maker))
+    }
+
+    /// Returns whether the server of a chat vendor refuses this value of `service_tier`.
+    pub fn lacks_tier(&self, tier: &str) -> bool {
+        let is_listed = self.service_tiers.iter().any(|listed| listed == tier);
+        self.refuses(ChatPlace::Request, SERVICE_TIER)
+            || !self.service_tiers.is_empty() && !is_listed
     }
 
     /// Returns whether the server caches marked prompts (messages).

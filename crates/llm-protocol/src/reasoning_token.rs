@@ -6,7 +6,8 @@
 //! a kind, a dot and base64url of a JSON object: `m` for a messages vendor's block, `c` for a chat
 //! vendor's reasoning or the state of its message or call, `r` for a responses vendor's item.
 //! Base64url has no dot, so the two forms cannot be confused. A token that ends after the prefix
-//! marks reasoning that no messages vendor made.
+//! marks reasoning that no messages vendor made; one of the kind `v` names the vendor whose
+//! thinking it signs.
 //!
 //! This file must not trust a returned token: the caller may have forged it. Its content is checked
 //! before a writer puts it into a request body, and a string that cannot be decoded is not a token.
@@ -34,6 +35,19 @@ pub fn is_vendor_signature(signature: &str) -> bool {
     !signature.is_empty() && !signature.starts_with(TOKEN_PREFIX)
 }
 
+/// Begin of a signature that names the vendor of thinking.
+const MAKER_PREFIX: &str = "gw1.v.";
+
+/// Returns the signature of thinking that its vendor, `maker`, does not sign.
+pub fn maker_signature(maker: &str) -> String {
+    format!("{MAKER_PREFIX}{}", URL_SAFE_NO_PAD.encode(maker))
+}
+
+/// Returns whether the signature names the vendor of the thinking, which signs none.
+pub fn is_maker_signature(signature: &str) -> bool {
+    signature.starts_with(MAKER_PREFIX)
+}
+
 /// Number of nesting levels around the details in a request body.
 const ENCLOSING_DEPTH: u32 = 4;
 
@@ -55,8 +69,8 @@ pub fn decode_details(signature: &str) -> Option<String> {
 /// Content of a token with a kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReasoningPayload {
-    /// A messages vendor's thinking, exactly as the vendor signed it. The signature is empty if the
-    /// vendor signs none.
+    /// A messages vendor's thinking, exactly as the vendor signed it. If the vendor signs none, the
+    /// signature names the vendor.
     Thinking {
         text: String,
         signature: String,
@@ -172,7 +186,8 @@ pub fn unpack(carrier: &str) -> Option<ReasoningPayload> {
     match kind {
         "m" => match (text("t"), text("s"), text("d")) {
             (Some(text), Some(signature), None)
-                if is_vendor_signature(&signature) || signature.is_empty() && !text.is_empty() =>
+                if is_vendor_signature(&signature)
+                    || is_maker_signature(&signature) && !text.is_empty() =>
             {
                 Some(ReasoningPayload::Thinking { text, signature })
             }
@@ -277,6 +292,7 @@ mod tests {
     #[test]
     fn every_kind_comes_back_letter_by_letter() {
         let odd = "a\"\\\u{1}\n🦀 ";
+        let maker = maker_signature(odd);
         let item = ReasoningItem {
             id: "rs_1".into(),
             encrypted: odd.into(),
@@ -306,11 +322,11 @@ mod tests {
                 },
             ),
             (
-                pack_thinking(&text(odd), &text("")),
+                pack_thinking(&text(odd), &text(&maker)),
                 "m",
                 ReasoningPayload::Thinking {
                     text: odd.into(),
-                    signature: "".into(),
+                    signature: maker.clone(),
                 },
             ),
             (
@@ -375,7 +391,8 @@ mod tests {
             "gw1.WzFd".into(),
             of("x", r#"{"t":"a","s":"b"}"#),
             of("m", r#"{"t":"a"}"#),
-            of("m", r#"{"t":"","s":""}"#),
+            of("m", r#"{"t":"a","s":""}"#),
+            of("m", r#"{"t":"","s":"gw1.v.YQ"}"#),
             of("m", r#"{"t":"a","s":"gw1."}"#),
             of("m", r#"{"t":"a","s":"b","d":"c"}"#),
             of("m", r#"{"d":""}"#),

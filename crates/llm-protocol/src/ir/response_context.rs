@@ -55,6 +55,8 @@ pub struct ResponseContext {
     pub call_ids: Vec<String>,
     /// The form in which a chat vendor requires its reasoning back.
     pub reasoning_replay: ReasoningReplay,
+    /// The signature of thinking that the vendor does not sign (messages).
+    pub maker_signature: Option<String>,
     /// Paths of the state that a chat vendor wants back, in addition to its reasoning.
     pub state_paths: Vec<String>,
     /// The paths of [`VendorProfile::usage`](crate::profile::VendorProfile::usage).

@@ -36,6 +36,8 @@ pub struct MessagesStreamReader {
     /// Blocks that are still open, in order.
     open: Vec<MessagesOpenBlock>,
     usage: MessagesUsage,
+    /// The signature of thinking that the vendor does not sign.
+    maker_signature: Option<String>,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,10 @@ struct MessagesOpenBlock {
 #[derive(Debug)]
 enum MessagesOpenBlockKind {
     Text,
-    Thinking,
+    Thinking {
+        has_text: bool,
+        is_signed: bool,
+    },
     /// A call. `input` holds the arguments that came with its start, as a JSON string. They count
     /// if no others follow.
     Call {
@@ -128,6 +133,14 @@ impl AnswerReader for MessagesStreamReader {
 }
 
 impl MessagesStreamReader {
+    /// Creates the reader. `maker_signature` signs thinking that the vendor does not sign.
+    pub fn new(maker_signature: Option<String>) -> Self {
+        Self {
+            maker_signature,
+            ..Self::default()
+        }
+    }
+
     /// Emits the start event once. Some vendors omit `message_start`.
     fn start(&mut self, message: Option<JsonValue<'_>>, to: &mut dyn EventSink) {
         if !self.started {
@@ -210,12 +223,19 @@ impl MessagesStreamReader {
         // A repeated index begins a new block.
         self.close_block(index, to);
         if self.open.len() >= MAX_OPEN_BLOCKS {
-            emit_close(self.open.remove(0), to);
+            let oldest = self.open.remove(0);
+            self.emit_close(oldest, to);
         }
         let word = non_empty_text(block, "type").unwrap_or_else(|| JsonStr::from_value(""));
         let (piece, kind) = match word.value().as_ref() {
             "text" => (OutputPart::Text, MessagesOpenBlockKind::Text),
-            "thinking" => (OutputPart::Thinking, MessagesOpenBlockKind::Thinking),
+            "thinking" => {
+                let kind = MessagesOpenBlockKind::Thinking {
+                    has_text: false,
+                    is_signed: false,
+                };
+                (OutputPart::Thinking, kind)
+            }
             "redacted_thinking" => match non_empty_text(block, "data") {
                 Some(data) => (OutputPart::Hidden { data }, MessagesOpenBlockKind::Skipped),
                 None => (
@@ -273,9 +293,11 @@ impl MessagesStreamReader {
                     .flatten()
                     .for_each(|source| emit_citation(slot, Some(source), to));
             }
-            Some(MessagesOpenBlockKind::Thinking) => {
+            Some(MessagesOpenBlockKind::Thinking { .. }) => {
                 self.emit_text(index, non_empty_text(block, "thinking"), to);
-                emit_signature(slot, non_empty_text(block, "signature"), to);
+                if let Some(open) = self.open.last_mut() {
+                    emit_signature(open, non_empty_text(block, "signature"), to);
+                }
             }
             Some(
                 MessagesOpenBlockKind::Call { .. }
@@ -309,17 +331,17 @@ impl MessagesStreamReader {
             MessagesOpenBlockKind::Text if kind.is("citations_delta") => {
                 emit_citation(open.slot, member(delta, "citation"), to)
             }
-            MessagesOpenBlockKind::Thinking if kind.is("thinking_delta") => {
+            MessagesOpenBlockKind::Thinking { .. } if kind.is("thinking_delta") => {
                 self.emit_text(index, non_empty_text(delta, "thinking"), to)
             }
-            MessagesOpenBlockKind::Thinking if kind.is("signature_delta") => {
-                emit_signature(open.slot, non_empty_text(delta, "signature"), to)
+            MessagesOpenBlockKind::Thinking { .. } if kind.is("signature_delta") => {
+                emit_signature(open, non_empty_text(delta, "signature"), to)
             }
             MessagesOpenBlockKind::Call { .. } if kind.is("input_json_delta") => {
                 self.emit_text(index, non_empty_text(delta, "partial_json"), to)
             }
             MessagesOpenBlockKind::Text
-            | MessagesOpenBlockKind::Thinking
+            | MessagesOpenBlockKind::Thinking { .. }
             | MessagesOpenBlockKind::Call { .. }
             | MessagesOpenBlockKind::Search { .. }
             | MessagesOpenBlockKind::Skipped => {}
@@ -338,12 +360,15 @@ impl MessagesStreamReader {
         match &mut open.kind {
             MessagesOpenBlockKind::Call { input } => input.clear(),
             // Text and thinking that continue after another part has begun become a new block.
-            MessagesOpenBlockKind::Text | MessagesOpenBlockKind::Thinking if open.slot < latest => {
+            MessagesOpenBlockKind::Text | MessagesOpenBlockKind::Thinking { .. }
+                if open.slot < latest =>
+            {
                 let piece = if matches!(open.kind, MessagesOpenBlockKind::Text) {
                     OutputPart::Text
                 } else {
                     OutputPart::Thinking
                 };
+                sign_as_maker(open, self.maker_signature.as_deref(), to);
                 self.slots = latest.saturating_add(1);
                 open.slot = self.slots;
                 to.event(Event::Open {
@@ -352,9 +377,12 @@ impl MessagesStreamReader {
                 });
             }
             MessagesOpenBlockKind::Text
-            | MessagesOpenBlockKind::Thinking
+            | MessagesOpenBlockKind::Thinking { .. }
             | MessagesOpenBlockKind::Search { .. }
             | MessagesOpenBlockKind::Skipped => {}
+        }
+        if let MessagesOpenBlockKind::Thinking { has_text, .. } = &mut open.kind {
+            *has_text = true;
         }
         to.event(Event::Delta {
             slot: open.slot,
@@ -371,12 +399,20 @@ impl MessagesStreamReader {
 
     fn close_block(&mut self, index: u64, to: &mut dyn EventSink) {
         if let Some(at) = self.open.iter().rposition(|open| open.index == index) {
-            emit_close(self.open.remove(at), to);
+            let open = self.open.remove(at);
+            self.emit_close(open, to);
         }
     }
 
+    fn emit_close(&self, mut open: MessagesOpenBlock, to: &mut dyn EventSink) {
+        sign_as_maker(&mut open, self.maker_signature.as_deref(), to);
+        emit_close(open, to);
+    }
+
     fn end(&mut self, to: &mut dyn EventSink) {
-        self.open.drain(..).for_each(|open| emit_close(open, to));
+        for open in std::mem::take(&mut self.open) {
+            self.emit_close(open, to);
+        }
         to.event(Event::End);
     }
 
@@ -387,7 +423,11 @@ impl MessagesStreamReader {
 }
 
 /// Reads a whole answer into the same events as a stream.
-pub fn read_body(body: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
+pub fn read_body(
+    body: JsonValue<'_>,
+    maker_signature: Option<String>,
+    to: &mut dyn EventSink,
+) -> ReadResult {
     if !body.is_object() {
         return Err(UpstreamError::NotJson);
     }
@@ -399,7 +439,7 @@ pub fn read_body(body: JsonValue<'_>, to: &mut dyn EventSink) -> ReadResult {
     if content.is_none() && body.get("stop_reason").is_none() {
         return Err(UpstreamError::Empty);
     }
-    let mut reader = MessagesStreamReader::default();
+    let mut reader = MessagesStreamReader::new(maker_signature);
     reader.start(Some(body), to);
     reader.merge_usage(Some(body), MessagesUsage::finish, to);
     for block in content.map(JsonValue::items).into_iter().flatten() {
@@ -470,9 +510,37 @@ fn emit_citation(slot: u32, source: Option<JsonValue<'_>>, to: &mut dyn EventSin
     }
 }
 
-fn emit_signature(slot: u32, signature: Option<JsonStr<'_>>, to: &mut dyn EventSink) {
-    if let Some(signature) = signature {
-        to.event(Event::Signature { slot, signature });
+fn emit_signature(
+    open: &mut MessagesOpenBlock,
+    signature: Option<JsonStr<'_>>,
+    to: &mut dyn EventSink,
+) {
+    let (slot, Some(signature)) = (open.slot, signature) else {
+        return;
+    };
+    if let MessagesOpenBlockKind::Thinking { is_signed, .. } = &mut open.kind {
+        *is_signed = true;
+    }
+    to.event(Event::Signature { slot, signature });
+}
+
+/// Signs the thinking of a slot with its vendor's name, if the vendor did not sign it.
+fn sign_as_maker(open: &mut MessagesOpenBlock, maker: Option<&str>, to: &mut dyn EventSink) {
+    let slot = open.slot;
+    if let MessagesOpenBlockKind::Thinking {
+        has_text,
+        is_signed,
+    } = &mut open.kind
+        && let (true, false, Some(maker)) = (
+            std::mem::take(has_text),
+            std::mem::take(is_signed),
+            maker.map(JsonStr::from_value),
+        )
+    {
+        to.event(Event::Signature {
+            slot,
+            signature: maker,
+        });
     }
 }
 
@@ -534,6 +602,46 @@ mod tests {
                 Event::End => "end".to_owned(),
             });
         }
+    }
+
+    #[test]
+    fn thinking_without_a_signature_gets_that_of_its_maker_once_per_block() {
+        let maker_signature = Some("maker".to_owned());
+        let (mut reader, mut log) = (
+            MessagesStreamReader::new(maker_signature),
+            EventLog::default(),
+        );
+        let block = |index: u64, block: &str| {
+            format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#)
+        };
+        let thinking = r#"{"type":"thinking","thinking":""}"#;
+        let delta = |index: u64, delta: &str| {
+            format!(r#"{{"type":"content_block_delta","index":{index},"delta":{delta}}}"#)
+        };
+        let hm = r#"{"type":"thinking_delta","thinking":"hm"}"#;
+        for event in [
+            block(0, thinking),
+            delta(0, hm),
+            // The first block goes on behind the second one.
+            block(1, r#"{"type":"text","text":"a"}"#),
+            delta(0, hm),
+            block(2, thinking),
+            delta(2, hm),
+            delta(2, r#"{"type":"signature_delta","signature":"own"}"#),
+            block(3, thinking),
+            r#"{"type":"content_block_stop","index":0}"#.to_owned(),
+            r#"{"type":"message_stop"}"#.to_owned(),
+        ] {
+            let (_, outcome) = reader.event(b"", event.as_bytes(), NodeBuffer::new(), &mut log);
+            outcome.unwrap();
+        }
+        let signed = log.0.iter().filter(|event| event.contains("signed"));
+        assert_eq!(
+            signed.collect::<Vec<_>>(),
+            ["1 signed maker", "4 signed own", "3 signed maker"],
+            "{:?}",
+            log.0
+        );
     }
 
     fn read(events: &[&str]) -> (Vec<String>, Result<(), UpstreamError>) {

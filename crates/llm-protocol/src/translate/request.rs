@@ -149,7 +149,11 @@ pub fn translate_request(
     if input.surface == Protocol::Responses {
         response_context.show_thinking = !request.reasoning.hide;
     }
-    response_context.reasoning_replay = target.reasoning_replay();
+    response_context.reasoning_replay = target.accepts.reasoning_replay();
+    response_context.maker_signature = match target.accepts {
+        ModelCapabilities::Messages(_) => target.profile.maker_signature(),
+        ModelCapabilities::Chat(_) | ModelCapabilities::Responses(_) => None,
+    };
     response_context.state_paths = target
         .profile
         .state_beside(response_context.reasoning_replay.member());

@@ -111,10 +111,13 @@ pub fn translate_response(
     let tree = JsonDocument::parse(text, MAX_RESPONSE_DEPTH, NodeBuffer::new())
         .map_err(|_| UpstreamError::NotJson)?;
     let places = ChatAnswerPlaces::new(&response_context);
+    let maker_signature = response_context.maker_signature.clone();
     let mut observer = StreamObserver::new(surface, response_context, streamed);
     match vendor {
         Protocol::Chat => chat::read_stream::read_body(tree.root(), places, &mut observer)?,
-        Protocol::Messages => messages::read_stream::read_body(tree.root(), &mut observer)?,
+        Protocol::Messages => {
+            messages::read_stream::read_body(tree.root(), maker_signature, &mut observer)?;
+        }
         Protocol::Responses => responses::read_stream::read_body(tree.root(), &mut observer)?,
     }
     // A whole body that is not complete was not cut off in transit, but lacks a stop reason.

@@ -155,7 +155,12 @@ impl StreamTranslation {
                 let places = ChatAnswerPlaces::new(&response_context);
                 Box::new(chat::read_stream::ChatStreamReader::new(places))
             }
-            Protocol::Messages => Box::new(messages::read_stream::MessagesStreamReader::default()),
+            Protocol::Messages => {
+                let maker_signature = response_context.maker_signature.clone();
+                Box::new(messages::read_stream::MessagesStreamReader::new(
+                    maker_signature,
+                ))
+            }
             Protocol::Responses => {
                 Box::new(responses::read_stream::ResponsesStreamReader::default())
             }

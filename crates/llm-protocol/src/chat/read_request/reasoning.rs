@@ -60,17 +60,14 @@ pub(super) fn read_reasoning<'a>(message: JsonValue<'a>) -> Vec<ReasoningBlock<'
 }
 
 fn reasoning_detail<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
-    let format = value.get("format");
-    if format.is_some_and(|format| !format.is(MESSAGES_REASONING_FORMAT)) {
+    if value
+        .get("format")
+        .is_some_and(|format| !format.is(MESSAGES_REASONING_FORMAT))
+    {
         return None;
     }
     let thinking = match value.get("type")?.text()?.value().as_ref() {
-        // Without a format, only the signature shows that a messages vendor made the text.
-        "reasoning.text" => {
-            let is_signed = |thinking: &Thinking<'_>| !is_unsigned(thinking);
-            vendor_thinking(value.get("text"), value.get("signature"))
-                .filter(|thinking| format.is_some() || is_signed(thinking))?
-        }
+        "reasoning.text" => vendor_thinking(value.get("text"), value.get("signature"))?,
         "reasoning.encrypted" => redacted_thinking(value.get("data"))?,
         _ => return None,
     };
@@ -152,29 +149,23 @@ fn thinking_block<'a>(value: JsonValue<'a>) -> Option<ReasoningBlock<'a>> {
     })
 }
 
-/// Reads a messages vendor's thinking block. The text may be empty if it is signed: vendors omit it
-/// and sign the text that they keep. The signature is empty if the vendor signs none.
+/// Reads a messages vendor's thinking block. The text may be empty if the vendor signed it: vendors
+/// omit it and sign the text that they keep.
 fn vendor_thinking<'a>(
     text: Option<JsonValue<'a>>,
     signature: Option<JsonValue<'a>>,
 ) -> Option<Thinking<'a>> {
-    let some = |value: Option<JsonValue<'a>>| {
-        let text = value.and_then(JsonValue::text);
-        text.unwrap_or_else(|| JsonStr::from_value(""))
-    };
-    let (text, signature) = (some(text), some(signature));
-    let is_vendors = match signature.is_empty() {
-        true => !text.is_empty(),
-        false => reasoning_token::is_vendor_signature(&signature.value()),
-    };
+    let signature = signature?.text()?;
+    let text = text
+        .and_then(JsonValue::text)
+        .unwrap_or(JsonStr::from_value(""));
+    let named = signature.value();
+    let is_vendors = reasoning_token::is_vendor_signature(&named)
+        || reasoning_token::is_maker_signature(&named) && !text.is_empty();
     is_vendors.then_some(Thinking::Shown {
         text,
         signature: Some(signature),
     })
-}
-
-fn is_unsigned(thinking: &Thinking<'_>) -> bool {
-    matches!(thinking, Thinking::Shown { signature: Some(signature), .. } if signature.is_empty())
 }
 
 fn redacted_thinking(data: Option<JsonValue<'_>>) -> Option<Thinking<'_>> {

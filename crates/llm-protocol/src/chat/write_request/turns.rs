@@ -306,7 +306,7 @@ impl ChatRequestWriter<'_> {
         };
         match self.model.reasoning_replay {
             _ if !self.replays => false,
-            ReasoningReplay::None | ReasoningReplay::UnsignedThinking => false,
+            ReasoningReplay::None => false,
             ReasoningReplay::Reasoning
             | ReasoningReplay::ReasoningContent
             | ReasoningReplay::ReasoningContentInTurn => {
@@ -329,9 +329,7 @@ impl ChatRequestWriter<'_> {
             }
             ReasoningReplay::ReasoningDetails => {
                 let details = shown.filter_map(|(text, signature)| {
-                    // An empty signature of the responses protocol comes from a messages vendor.
-                    let is_responses = self.surface == Protocol::Responses;
-                    match signature.filter(|signature| is_responses || !signature.is_empty()) {
+                    match signature.filter(|signature| !signature.is_empty()) {
                         Some(signature) => reasoning_token::decode_details(&signature.value())
                             .and_then(array_items),
                         // A detail without a signature consists of its text.

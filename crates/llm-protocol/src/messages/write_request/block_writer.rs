@@ -17,6 +17,7 @@ use crate::ir::{
     refuse,
 };
 use crate::json::{CompactJson, JoinedText, JsonStr, JsonWriter};
+use crate::reasoning_token;
 use std::collections::VecDeque;
 
 /// The body written so far, and the state for writing blocks.
@@ -175,9 +176,13 @@ impl<'w> BlockWriter<'w> {
                 self.json
                     .member("type", "thinking")
                     .member("thinking", text);
+                let is_signed = |signature: &&JsonStr<'_>| {
+                    reasoning_token::is_vendor_signature(&signature.value())
+                };
                 let unsigned = JsonStr::from_value("");
+                let signature = signature.as_ref().filter(is_signed);
                 self.json
-                    .member("signature", signature.as_ref().unwrap_or(&unsigned));
+                    .member("signature", signature.unwrap_or(&unsigned));
             }
             Thinking::Hidden { data } => {
                 self.json

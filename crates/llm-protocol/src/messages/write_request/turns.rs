@@ -96,7 +96,7 @@ pub(super) fn remove_unsendable_blocks(
     let mut tidying = BlockFilter {
         surface: request.surface,
         without_thinking: write_context.without_thinking,
-        signs_thinking: write_context.target.profile.signs_thinking,
+        maker_signature: write_context.target.profile.maker_signature(),
         requires_thinking: model.requires_thinking_with_calls(),
         warnings,
     };
@@ -125,8 +125,8 @@ pub(super) fn remove_unsendable_blocks(
 struct BlockFilter<'w> {
     surface: Protocol,
     without_thinking: bool,
-    /// True if the vendor refuses thinking that it did not sign.
-    signs_thinking: bool,
+    /// The signature of the vendor's thinking, if the vendor signs none itself.
+    maker_signature: Option<String>,
     /// True if the vendor refuses calls without thinking.
     requires_thinking: bool,
     warnings: &'w mut Warnings,
@@ -193,11 +193,13 @@ impl BlockFilter<'_> {
             Thinking::Shown {
                 signature: Some(signature),
                 ..
-            } => is_signed(signature) || signature.is_empty() && !self.signs_thinking,
+            } => {
+                is_signed(signature) || self.maker_signature.as_deref() == Some(&*signature.value())
+            }
             // Only another vendor's reasoning has no signature in the responses protocol.
             Thinking::Shown {
                 signature: None, ..
-            } if self.signs_thinking || self.surface != Protocol::Chat => false,
+            } if self.maker_signature.is_none() || self.surface != Protocol::Chat => false,
             Thinking::Shown {
                 signature: None, ..
             } => {

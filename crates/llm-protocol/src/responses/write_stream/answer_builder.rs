@@ -592,7 +592,10 @@ impl ResponsesAnswerBuilder {
     /// Returns the reasoning packed in the form that the vendor wants back.
     fn carrier(&self, text: &JsonStr<'_>, signature: Option<&str>) -> Option<String> {
         match (signature, self.response_context.reasoning_replay) {
-            (Some(signature), _) if reasoning_token::is_vendor_signature(signature) => {
+            (Some(signature), _)
+                if reasoning_token::is_vendor_signature(signature)
+                    || reasoning_token::is_maker_signature(signature) =>
+            {
                 reasoning_token::pack_thinking(text, &JsonStr::from_value(signature))
             }
             // The signature is a responses vendor's item, which is packed already.
@@ -606,9 +609,6 @@ impl ResponsesAnswerBuilder {
             }
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 reasoning_token::pack_chat_details(&reasoning_token::decode_details(signature)?)
-            }
-            (None, ReasoningReplay::UnsignedThinking) if !text.is_empty() => {
-                reasoning_token::pack_thinking(text, &JsonStr::from_value(""))
             }
             (None, ReasoningReplay::ReasoningDetails)
             | (

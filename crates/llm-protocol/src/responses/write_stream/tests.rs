@@ -584,15 +584,16 @@ fn reasoning_is_carried_in_the_form_that_its_vendor_wants_back() {
     let signature =
         reasoning_token::encode_details(r#"[{"type":"reasoning.encrypted","data":"x"}]"#);
     let details: &'static str = signature.leak();
+    let maker: &'static str = reasoning_token::maker_signature("v").leak();
     for (replay, signature, expected) in [
         (ReasoningReplay::None, None, None),
         (ReasoningReplay::None, Some(details), None),
         (
-            ReasoningReplay::UnsignedThinking,
-            None,
+            ReasoningReplay::None,
+            Some(maker),
             Some(ReasoningPayload::Thinking {
                 text: "hm".to_owned(),
-                signature: String::new(),
+                signature: maker.to_owned(),
             }),
         ),
         (
