@@ -101,10 +101,12 @@ impl MessagesStreamWriter {
     }
 
     fn open(&mut self, slot: u32, piece: Kind<'_>) {
-        let is_more = matches!(piece, Kind::Thinking) && self.unseen.is_sealed();
-        if is_more || matches!(piece, Kind::Call { .. }) {
-            self.send_unseen_thinking();
-        }
+        let token = match piece {
+            Kind::Call { .. } => self.unseen.begin_call(),
+            Kind::Thinking if self.unseen.is_sealed() => self.unseen.take_token(),
+            _ => None,
+        };
+        self.send_unseen_thinking(token);
         match piece {
             Kind::Text => self.announced = Some((slot, MessagesQueuedBlockKind::Text)),
             Kind::Refusal => self.announced = Some((slot, MessagesQueuedBlockKind::Refusal)),
@@ -150,9 +152,9 @@ impl MessagesStreamWriter {
         self.enqueue(block);
     }
 
-    /// Sends the thinking so far that the caller does not see.
-    fn send_unseen_thinking(&mut self) {
-        if let Some(token) = self.unseen.take_token() {
+    /// Sends thinking that the caller does not see.
+    fn send_unseen_thinking(&mut self, token: Option<String>) {
+        if let Some(token) = token {
             // Nothing else belongs to this block, so no event names its slot.
             self.send_hidden(u32::MAX, &JsonStr::from_value(token));
         }
@@ -401,6 +403,8 @@ impl MessagesStreamWriter {
     }
 
     fn end(&mut self) {
+        let token = self.unseen.finish();
+        self.send_unseen_thinking(token);
         self.advance(true);
         write_typed_event("message_delta", &mut self.out, |json| {
             json.member_object("delta");

@@ -105,10 +105,12 @@ impl MessagesBodyWriter {
     }
 
     fn open(&mut self, slot: u32, piece: OutputPart<'_>) {
-        let is_more = matches!(piece, OutputPart::Thinking) && self.unseen.is_sealed();
-        if is_more || matches!(piece, OutputPart::Call { .. }) {
-            self.keep_unseen_thinking();
-        }
+        let token = match piece {
+            OutputPart::Call { .. } => self.unseen.begin_call(),
+            OutputPart::Thinking if self.unseen.is_sealed() => self.unseen.take_token(),
+            _ => None,
+        };
+        self.keep_unseen_thinking(token);
         let mut text = JsonStrBuf::default();
         let kind = match piece {
             OutputPart::Text => MessagesBodyBlockKind::Text,
@@ -164,9 +166,9 @@ impl MessagesBodyWriter {
         }
     }
 
-    /// Makes a block of the hidden thinking so far.
-    fn keep_unseen_thinking(&mut self) {
-        let Some(token) = self.unseen.take_token() else {
+    /// Makes a block of hidden thinking.
+    fn keep_unseen_thinking(&mut self, token: Option<String>) {
+        let Some(token) = token else {
             return;
         };
         let mut text = JsonStrBuf::default();
@@ -238,8 +240,11 @@ impl EventSink for MessagesBodyWriter {
             Event::Citation { .. }
             | Event::Close { .. }
             | Event::Counters { .. }
-            | Event::Warning(_)
-            | Event::End => {}
+            | Event::Warning(_) => {}
+            Event::End => {
+                let token = self.unseen.finish();
+                self.keep_unseen_thinking(token);
+            }
             Event::Stop(stop) => self.completion.set_stop(stop),
             Event::Usage { usage, .. } => self.completion.set_usage(usage),
         }

@@ -18,12 +18,14 @@ impl ResponsesRequestWriter<'_> {
             .drain(..)
             .filter(|_| !self.write_context.without_thinking && self.model.reasoning)
         {
-            if let Thinking::Shown {
-                text,
-                signature: Some(signature),
-            } = thinking
-                && let Some(ReasoningPayload::Item(item)) =
-                    reasoning_token::unpack(&signature.value())
+            let unseen = JsonStr::from_value("");
+            let (text, token) = match thinking {
+                Thinking::Shown { text, signature } => (text, signature.as_ref()),
+                // The client of the messages protocol did not see it.
+                Thinking::Hidden { data } => (&unseen, Some(data)),
+            };
+            if let Some(ReasoningPayload::Item(item)) =
+                token.and_then(|token| reasoning_token::unpack(&token.value()))
             {
                 self.write_reasoning_item(&item, text);
                 self.carries_thinking = true;
