@@ -25,7 +25,7 @@ mod vendor;
 pub use constructors::{ExtraHeaders, Failure};
 pub use kind::Kind;
 pub use refused_member::{named_members, refused_member};
-pub(crate) use vendor::UNKNOWN_FORM;
+pub(crate) use vendor::{UNKNOWN_FORM, is_failure_reason};
 pub use vendor::{
     VendorError, from_vendor_error, from_vendor_response, parse_retry_after as retry_after_seconds,
     refuses_key, shorten_words, unknown_form_excerpt,

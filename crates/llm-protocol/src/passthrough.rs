@@ -414,7 +414,9 @@ impl PassthroughState {
             return Ok(());
         }
         let text = event_text(event);
-        let Some(chunk) = chat::parse_chunk(text, &self.terms.usage_paths) else {
+        let Some(chunk) =
+            chat::parse_chunk(text, &self.terms.usage_paths, self.chat.takes_message())
+        else {
             return self.forward_unreadable(event, out);
         };
         if chunk.is_error || event.name == b"error" {
@@ -463,11 +465,10 @@ impl PassthroughState {
         text: &str,
         out: &mut Vec<u8>,
     ) -> Result<Vec<JsonEdit<'static>>, UpstreamError> {
-        let misnamed = self.chat.misnamed_deltas(chunk);
-        let is_misnamed = !misnamed.is_empty();
-        let renamed = misnamed.iter();
+        let is_misnamed = !chunk.renamed_keys.is_empty();
+        let renamed = chunk.renamed_keys.iter();
         let mut edits: Vec<_> = renamed
-            .map(|key| JsonEdit::new(*key, r#""delta""#))
+            .map(|(key, name)| JsonEdit::new(*key, *name))
             .collect();
         if let Some(calls) = &mut self.calls {
             let form = call_repair::AnswerForm {

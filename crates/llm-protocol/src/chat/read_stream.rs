@@ -78,7 +78,7 @@ pub struct ChatStreamReader {
     calls: ChatCallTracker,
     refusal: JsonStrBuf,
     finish: Option<ChatFinishReason>,
-    /// True if a chunk with a `delta` has arrived.
+    /// True if a `delta` with content has arrived.
     has_delta: bool,
     has_output: bool,
     usage_place: UsagePlace,
@@ -116,15 +116,9 @@ impl ChatFinishReason {
                 Some(Self::Stop)
             }
             "tool_calls" | "function_call" | "tool_use" | "TOOL_CALL" => Some(Self::Calls),
-            // Mistral, vLLM, Cohere and others use these reasons. DeepSeek, vLLM and Zhipu use the
-            // rest for answers that ended before they were complete.
-            "length"
-            | "model_length"
-            | "max_tokens"
-            | "MAX_TOKENS"
-            | "insufficient_system_resource"
-            | "abort"
-            | "network_error" => Some(Self::Length),
+            // Mistral, Cohere and others use these reasons, vLLM the last one for answers that
+            // ended before they were complete.
+            "length" | "model_length" | "max_tokens" | "MAX_TOKENS" | "abort" => Some(Self::Length),
             "content_filter" | "sensitive" | "SAFETY" => Some(Self::Filter),
             _ => None,
         }
@@ -250,8 +244,8 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Returns the output of a choice. Some vendors stream `message` in place of `delta`, and some
-    /// repeat the whole answer as `message` after the deltas.
+    /// Returns the output of a choice. Some vendors stream `message` in place of `delta` or beside
+    /// an empty one, and some repeat the whole answer as `message` after the deltas.
     fn output_of<'v>(
         &mut self,
         choice: &ChatAnswerChoice<'v>,
@@ -260,8 +254,9 @@ impl ChatStreamReader {
         if is_whole {
             return choice.message;
         }
-        self.has_delta |= choice.delta.is_some();
-        choice.delta.or(choice.message.filter(|_| !self.has_delta))
+        self.has_delta |= choice.delta.is_some_and(has_content);
+        let message = choice.message.filter(|_| !self.has_delta);
+        message.or(choice.delta)
     }
 
     fn start(&mut self, start: ResponseStart<'_>, to: &mut dyn EventSink) {
@@ -551,6 +546,16 @@ pub fn read_body(
     }
     reader.end(to);
     Ok(())
+}
+
+/// Returns whether a delta has more than a role and empty members.
+fn has_content(delta: JsonValue<'_>) -> bool {
+    let is_empty = |value: JsonValue<'_>| {
+        value.is_null() || value.is("") || value.is_array() && value.items().next().is_none()
+    };
+    delta
+        .members()
+        .any(|(key, value)| !key.is("role") && !is_empty(value))
 }
 
 fn thinking_texts(thinking: JsonValue<'_>) -> impl Iterator<Item = JsonStr<'_>> {

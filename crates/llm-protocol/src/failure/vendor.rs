@@ -57,6 +57,15 @@ const NAMES: [&str; 6] = ["type", "code", "status", "param", "object", "id"];
 /// Maximum length, in bytes, of a text without JSON that counts as the vendor's message.
 const MAX_PLAIN_BYTES: usize = 2_000;
 
+/// Finish reasons that report a failure. Aggregating vendors send `error`, DeepSeek and Zhipu the
+/// others.
+const FAILURE_REASONS: [&str; 3] = names_in(VENDOR_TEXT, "failure reasons");
+
+/// Returns whether the finish reason of a chat vendor reports a failure.
+pub(crate) fn is_failure_reason(reason: &str) -> bool {
+    FAILURE_REASONS.contains(&reason)
+}
+
 /// Returns the member with this name in any letter case.
 fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     let mut members = object.as_object()?.iter();
@@ -204,6 +213,18 @@ impl VendorError {
         (!empty || object.is_some()).then_some(found)
     }
 
+    /// Returns the error of an answer whose finish reason reports a failure.
+    pub(crate) fn from_finish_reason(answer: &[u8]) -> Option<VendorError> {
+        let answer: Value = serde_json::from_slice(answer).ok()?;
+        let choices = answer.get("choices")?.as_array()?.iter();
+        let mut reasons = choices.filter_map(|choice| choice.get("finish_reason")?.as_str());
+        let reason = reasons.find(|reason| is_failure_reason(reason))?;
+        Some(VendorError {
+            code: Some(reason.to_owned()),
+            ..VendorError::default()
+        })
+    }
+
     /// Parses an error of any known shape, or else a short text. An error of unknown form has no
     /// message.
     pub fn parse_any(body: &[u8]) -> VendorError {
@@ -249,6 +270,7 @@ impl VendorError {
                 "overloaded",
                 "server_overloaded",
                 "server_is_overloaded",
+                "insufficient_system_resource",
             ]) =>
             {
                 529

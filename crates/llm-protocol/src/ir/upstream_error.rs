@@ -39,7 +39,8 @@ const MESSAGES_EVENTS: [&[u8]; 7] = [
 impl UpstreamError {
     /// Creates the error for a vendor's error event, with the part of its text that can be parsed.
     pub(crate) fn from_error_body(error: &[u8]) -> UpstreamError {
-        UpstreamError::Vendor(VendorError::parse(error).unwrap_or_default())
+        let found = VendorError::parse(error).or_else(|| VendorError::from_finish_reason(error));
+        UpstreamError::Vendor(found.unwrap_or_default())
     }
 
     /// Checks an event that is not a JSON object. An event with an unknown name may contain
@@ -48,8 +49,12 @@ impl UpstreamError {
     /// # Errors
     /// Returns an error if the event is an error, or if an event with this name must be JSON.
     pub(crate) fn check_unreadable(vendor: Protocol, name: &[u8], data: &[u8]) -> ReadResult {
+        // Google's servers send a list that contains one error.
+        let is_error_list = data.starts_with(b"[") && VendorError::parse(data).is_some();
         let is_known = match vendor {
-            _ if name == b"error" => return Err(UpstreamError::from_error_body(data)),
+            _ if name == b"error" || is_error_list => {
+                return Err(UpstreamError::from_error_body(data));
+            }
             _ if name.is_empty() => true,
             Protocol::Chat => name == b"message",
             Protocol::Messages => name == b"message" || MESSAGES_EVENTS.contains(&name),

@@ -130,7 +130,8 @@ fn scan_body(
     let text = std::str::from_utf8(body).map_err(|_| UpstreamError::NotJson)?;
     let (seen, is_error, (is_answer, has_stopped)) = match protocol {
         Protocol::Chat => {
-            let answer = chat::parse_chunk(text, usage_paths).ok_or(UpstreamError::NotJson)?;
+            let answer = chat::parse_chunk(text, usage_paths, true);
+            let answer = answer.ok_or(UpstreamError::NotJson)?;
             let counters = answer.counters().map(|counters| ChatCounters {
                 service_tier: answer.tier,
                 ..counters

@@ -8,6 +8,7 @@
 use super::answer_id::AnswerId;
 use crate::chat::read_stream::ChatFinishReason;
 use crate::counters;
+use crate::failure::is_failure_reason;
 use crate::json::{JsonKind, JsonScanner, MAX_RESPONSE_DEPTH, ScanResult, Span, StringToken};
 use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 use crate::vendor_response::{StopReasonStatus, UsagePlace};
@@ -24,9 +25,10 @@ pub(super) struct ChatChunk {
     pub tier: Option<ServiceTier>,
     /// Span of the member `"usage":null`, with the comma that belongs to it.
     pub null_usage: Option<Span>,
-    /// Keys of the choices that have a `message`, if none has a `delta`.
-    message_keys: Vec<Span>,
-    has_delta_key: bool,
+    /// Keys of the choices whose output stands in `message` instead of `delta`, with the names that
+    /// they must get.
+    pub renamed_keys: Vec<(Span, &'static str)>,
+    has_full_delta: bool,
     pub is_error: bool,
     pub generated_bytes: u64,
     /// Base64 bytes of audio output.
@@ -108,7 +110,7 @@ pub(super) struct ChatStreamState {
     begun: u128,
     finished: u128,
     with_calls: u128,
-    has_delta_key: bool,
+    has_full_delta: bool,
     has_output: bool,
     usage_place: UsagePlace,
     /// Number of choices that the client requested; 0 if it is not set.
@@ -137,7 +139,7 @@ impl ChatStreamState {
                 self.with_calls |= bit;
             }
         }
-        self.has_delta_key |= chunk.has_delta_key;
+        self.has_full_delta |= chunk.has_full_delta;
         self.has_output |= chunk.has_delta;
         self.usage_place
             .record_chunk(chunk.counters().is_some(), chunk.has_delta);
@@ -169,14 +171,10 @@ impl ChatStreamState {
         })
     }
 
-    /// Returns the keys named `message` that take the place of `delta`. Some vendors repeat the
-    /// whole answer under `message` after the deltas.
-    pub fn misnamed_deltas<'c>(&self, chunk: &'c ChatChunk) -> &'c [Span] {
-        if self.has_delta_key {
-            &[]
-        } else {
-            &chunk.message_keys
-        }
+    /// Returns whether a `message` can take the place of `delta`. Some vendors repeat the whole
+    /// answer under `message` after the deltas.
+    pub fn takes_message(&self) -> bool {
+        !self.has_full_delta
     }
 
     /// Returns the finish reasons to write for an answer whose vendor counted its output but gave
@@ -220,8 +218,13 @@ impl ChatStreamState {
 }
 
 /// Reads a chunk or an answer. Returns `None` if it is not a JSON object. `usage_paths` lists the
-/// vendor's own places for the usage, which are searched last.
-pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChunk> {
+/// vendor's own places for the usage, which are searched last. `takes_message`: an answer, or a
+/// chunk whose `message` may take the place of `delta`.
+pub(super) fn parse_chunk(
+    text: &str,
+    usage_paths: &[String],
+    takes_message: bool,
+) -> Option<ChatChunk> {
     let mut scan = JsonScanner::new(text, MAX_RESPONSE_DEPTH);
     if scan.kind().ok()? != JsonKind::Object {
         return None;
@@ -259,7 +262,9 @@ pub(super) fn parse_chunk(text: &str, usage_paths: &[String]) -> Option<ChatChun
                 chunk.is_error |= scan.kind()? != JsonKind::Null;
                 scan.skip()?;
             }
-            "choices" => scan.array_or_skip(|scan| read_choice(scan, &mut chunk))?,
+            "choices" => {
+                scan.array_or_skip(|scan| read_choice(scan, &mut chunk, takes_message))?;
+            }
             _ => scan.skip()?,
         }
         null_usage.end_member(scan.position());
@@ -317,9 +322,13 @@ impl NullUsageFinder {
     }
 }
 
-fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult {
+fn read_choice(
+    scan: &mut JsonScanner<'_>,
+    chunk: &mut ChatChunk,
+    takes_message: bool,
+) -> ScanResult {
     let mut choice = ChunkChoice::default();
-    let mut delta_bytes = DeltaBytes::default();
+    let (mut delta, mut message) = (None, None);
     let mut text = 0;
     let mut is_error = false;
     scan.object_or_skip(|scan, key| {
@@ -329,17 +338,10 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
                 let reason = scan.string_or_skip()?;
                 let is_given = |reason: &StringToken<'_>| ChatFinishReason::is_given(reason.raw);
                 choice.finish_reason = reason.filter(is_given).map(|reason| reason.span);
-                // The value reports a failure, not a reason to stop. Aggregating vendors send it.
-                is_error |= reason.is_some_and(|reason| reason.raw == "error");
+                is_error |= reason.is_some_and(|reason| is_failure_reason(reason.raw));
             }
-            "delta" => {
-                chunk.has_delta_key = true;
-                delta_bytes = read_delta(scan)?;
-            }
-            "message" => {
-                chunk.message_keys.push(key.span);
-                delta_bytes = read_delta(scan)?;
-            }
+            "delta" => delta = Some((key.span, read_delta(scan)?)),
+            "message" if takes_message => message = Some((key.span, read_delta(scan)?)),
             // Of the completions API. Together AI repeats a delta's content in it.
             "text" => text = text_bytes(scan)?,
             // Kimi sends the usage of a stream in this member.
@@ -348,10 +350,21 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
         }
         ScanResult::Ok(())
     })?;
+    let has_full_delta = delta.as_ref().is_some_and(|(_, delta)| !delta.is_empty());
+    chunk.has_full_delta |= has_full_delta;
+    let mut delta_bytes = match (delta, message) {
+        // Some vendors leave the delta empty beside the message.
+        (delta, Some((key, message))) if !has_full_delta => {
+            chunk.renamed_keys.push((key, r#""delta""#));
+            let empty = delta.map(|(key, _)| (key, r#""message""#));
+            chunk.renamed_keys.extend(empty);
+            message
+        }
+        (delta, _) => delta.map(|(_, delta)| delta).unwrap_or_default(),
+    };
     delta_bytes.bytes = delta_bytes.bytes.max(text);
     choice.has_calls = delta_bytes.has_calls;
-    choice.has_content =
-        delta_bytes.bytes > 0 || delta_bytes.reasoning > 0 || delta_bytes.sound > 0;
+    choice.has_content = delta_bytes.has_content();
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
     chunk.generated_bytes = chunk
@@ -364,10 +377,7 @@ fn read_choice(scan: &mut JsonScanner<'_>, chunk: &mut ChatChunk) -> ScanResult 
         chunk.generated_bytes = chunk.generated_bytes.max(1);
     }
     chunk.has_reasoning |= delta_bytes.reasoning > 0;
-    chunk.has_delta |= delta_bytes.bytes > 0
-        || delta_bytes.reasoning > 0
-        || delta_bytes.sound > 0
-        || delta_bytes.has_other;
+    chunk.has_delta |= !delta_bytes.is_empty();
     Ok(())
 }
 
@@ -385,6 +395,16 @@ struct DeltaBytes {
     /// True if the delta contains a call or an unknown member.
     has_other: bool,
     has_calls: bool,
+}
+
+impl DeltaBytes {
+    fn has_content(&self) -> bool {
+        self.bytes > 0 || self.reasoning > 0 || self.sound > 0
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.has_content() && !self.has_other
+    }
 }
 
 /// Counts a delta or message. Vendors that use two names for reasoning repeat the same text under

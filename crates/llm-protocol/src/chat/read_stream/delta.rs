@@ -4,6 +4,7 @@
 //!
 //! Read next: `chat/read_stream/calls.rs`.
 
+use crate::failure::is_failure_reason;
 use crate::json::{JsonStr, JsonValue};
 
 /// An entry of `choices`. The request asks for one choice, so a missing index counts as the first.
@@ -33,12 +34,11 @@ impl<'v> ChatAnswerChoice<'v> {
         read
     }
 
-    /// Returns whether `finish_reason` reports a failure. Aggregating vendors send `error` as the
-    /// reason.
+    /// Returns whether `finish_reason` reports a failure.
     pub fn is_error(&self) -> bool {
         self.finish_reason
             .as_ref()
-            .is_some_and(|reason| reason.is("error"))
+            .is_some_and(|reason| is_failure_reason(&reason.value()))
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! It must not change an event.
 
+use crate::Protocol;
 use crate::metered::terms::{MeteredReport, MeteredTerms};
 use crate::sse::SseDecoder;
 use crate::usage::Usage;
@@ -95,10 +96,8 @@ impl EventsAnswer {
                 continue;
             };
             let Ok(Value::Object(data)) = serde_json::from_slice(data) else {
-                return Err(match event.name {
-                    b"error" => UpstreamError::from_error_body(data),
-                    _ => UpstreamError::NotJson,
-                });
+                UpstreamError::check_unreadable(Protocol::Chat, event.name, data)?;
+                return Err(UpstreamError::NotJson);
             };
             let named = String::from_utf8_lossy(event.name);
             let kind = data.get("type").and_then(Value::as_str).unwrap_or(&named);
