@@ -80,8 +80,14 @@ fn find_unpriced(
     let is_counted = |tool| reports_tool_uses(model.protocol(), tool);
     let uncounted =
         offered_tools(features).any(|tool| priced.tool_price(tool).is_none() || !is_counted(tool));
+    // A tier that the vendor does not have is left out.
+    let profile = &model.vendor.profile;
+    let lacks_tier = |tier: &ServiceTier| profile.lacks_tier(&tier.to_string());
+    let is_chat = model.protocol() == Protocol::Chat;
     let values = [
-        features.service_tier,
+        features
+            .service_tier
+            .filter(|tier| !is_chat || !lacks_tier(tier)),
         features.inference_geo,
         features.speed,
     ];

@@ -176,9 +176,12 @@ impl raw::Profile {
             thinking: raw::ProfileThinking {
                 on: self.thinking.on.or(other.thinking.on),
                 off: self.thinking.off.or(other.thinking.off),
+                shown: self.thinking.shown.or(other.thinking.shown),
             },
             state: self.state.or(other.state),
             state_placeholder: self.state_placeholder.or(other.state_placeholder),
+            state_in_answers: self.state_in_answers.or(other.state_in_answers),
+            service_tiers: self.service_tiers.or(other.service_tiers),
             usage: self.usage.or(other.usage),
             errors: raw::ProfileErrors {
                 full_context: self.errors.full_context.or(other.errors.full_context),

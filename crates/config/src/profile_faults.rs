@@ -17,13 +17,16 @@ pub(super) struct ProfileFacts<'a> {
 }
 
 /// Keys below `profile` that have an effect for chat vendors only.
-const CHAT_ONLY: [&str; 10] = [
+const CHAT_ONLY: [&str; 13] = [
     "drop",
     "strict",
     "thinking.on",
     "thinking.off",
+    "thinking.shown",
     "state",
     "state_placeholder",
+    "state_in_answers",
+    "service_tiers",
     "usage",
     "roles.developer",
     "roles.user_after_tool",
@@ -111,7 +114,7 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
     ),
     (
         |facts| {
-            let raw::ProfileThinking { on, off } = facts.thinking;
+            let raw::ProfileThinking { on, off, .. } = facts.thinking;
             flag("thinking.off", off.is_some() && on == off)
         },
         "is the same as `thinking.on`, so that it switches nothing",
@@ -132,8 +135,11 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
                 own.strict.is_some(),
                 own.thinking.on.is_some(),
                 own.thinking.off.is_some(),
+                own.thinking.shown.is_some(),
                 own.state.is_some(),
                 own.state_placeholder.is_some(),
+                own.state_in_answers.is_some(),
+                own.service_tiers.is_some(),
                 own.usage.is_some(),
                 roles.developer.is_some(),
                 roles.user_after_tool.is_some(),
@@ -162,7 +168,7 @@ impl ProfileFacts<'_> {
 
     /// Returns the names of the members that switch reasoning, each with its key.
     fn switches(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let raw::ProfileThinking { on, off } = self.thinking;
+        let raw::ProfileThinking { on, off, .. } = self.thinking;
         let keyed = [("thinking.on", on), ("thinking.off", off)];
         keyed.into_iter().flat_map(|(key, members)| {
             let names = members.iter().flatten();

@@ -698,6 +698,14 @@ pub struct Profile {
     /// first call, or in the message if the place is there. May be empty.
     #[serde(default)]
     pub state_placeholder: Option<String>,
+    /// In a request with tools, also an answer without calls needs the `state` of its message
+    /// (default: false), or the placeholder.
+    #[serde(default)]
+    pub state_in_answers: Option<bool>,
+    /// Values of `service_tier` that the server takes (default: all). The gateway leaves out
+    /// others.
+    #[serde(default)]
+    pub service_tiers: Option<Vec<String>>,
     /// Where the server's answers or chunks have their usage, such as `meta.billed`, beside
     /// `usage`, `x_groq.usage` and that of a choice. A list on the way stands for each of its
     /// items. Counters have the names of chat (`prompt_tokens`) or of responses (`input_tokens`).
@@ -731,6 +739,10 @@ pub struct ProfileThinking {
     /// `reasoning_effort: none`, for models with `none` in `effort_values`.
     #[serde(default)]
     pub off: Option<BTreeMap<String, serde_json::Value>>,
+    /// The server's answers can show reasoning (default: true). If not, callers who ask to see it
+    /// get a warning.
+    #[serde(default)]
+    pub shown: Option<bool>,
 }
 
 /// Which messages a server takes in which order.

@@ -215,7 +215,7 @@ impl VendorSection<'_> {
             request.retain(|name| !drop.contains(name));
         }
         request.extend(state.iter().map(|(_, path)| outermost(path).to_owned()));
-        let raw::ProfileThinking { on, off } = &written.thinking;
+        let raw::ProfileThinking { on, off, .. } = &written.thinking;
         let switches = on.iter().chain(off).flatten();
         request.extend(switches.map(|(name, _)| name.clone()));
         let mut drop = written.drop.unwrap_or_else(|| base.drop.clone());

@@ -32,6 +32,12 @@ pub struct VendorProfile {
     /// Members for a message that has calls but no reasoning of this vendor. The text is the inside
     /// of a JSON object (chat).
     pub message_placeholder: Option<String>,
+    /// True if, in a request with tools, messages without calls need their reasoning too (chat).
+    pub state_in_answers: bool,
+    /// Values of `service_tier` that the server accepts. If empty, all (chat).
+    pub service_tiers: Vec<String>,
+    /// True if the server's answers never show reasoning (chat).
+    pub hides_thinking: bool,
     /// Parts of the server's error messages about a request that does not fit the model's context,
     /// in addition to those that the gateway knows.
     pub full_context: Vec<String>,
@@ -80,6 +86,11 @@ const CHAT_REASONING: [&str; 6] = names_in(MEMBERS, "reasoning");
 /// Other members that some vendor added to the protocol. The reader of features finds these members
 /// and those for reasoning.
 const CHAT_FOREIGN: [&str; 3] = ["cache_control", "extra_content", "top_k"];
+
+const SERVICE_TIER: &str = "service_tier";
+
+/// Values of `service_tier` that ask for what a request without one gets.
+pub(crate) const USUAL_TIERS: [&str; 3] = ["auto", "default", "standard_only"];
 
 /// The member that marks a prompt for the cache of a messages vendor.
 const CACHE_MARKER: &str = "cache_control";

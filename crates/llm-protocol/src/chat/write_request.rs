@@ -11,15 +11,16 @@ use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
 use crate::ir::{Effort, Request, RequestResult, ToolChoice, Warnings, refuse};
-use crate::json::{JsonWriter, RawJson};
+use crate::json::{JsonStr, JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
 use crate::openai::effort;
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
-use crate::profile::ChatPlace;
+use crate::profile::{ChatPlace, USUAL_TIERS};
 use crate::{Protocol, estimate};
+pub(crate) use parts::DOCUMENT_URL;
 use std::collections::{HashMap, VecDeque};
 use writer::ChatRequestWriter;
 
@@ -51,6 +52,13 @@ pub fn write(
     strip_billing_header(request);
     pairing::pair_tool_results(request, warnings)?;
     response_context.show_thinking = effort::wants_visible_thinking(request);
+    if write_context.target.profile.hides_thinking {
+        match request.surface {
+            Protocol::Responses if !request.reasoning.hide => warnings.dropped("reasoning.summary"),
+            _ if response_context.show_thinking => warnings.downgraded("thinking"),
+            _ => {}
+        }
+    }
     let json = JsonWriter::with_capacity(estimate::initial_body_capacity(
         response_context.input_estimate,
     ));
@@ -66,6 +74,7 @@ pub fn write(
         fallback,
         json,
         carries_thinking: false,
+        has_tools: false,
         replays: true,
         is_behind_result: false,
         ids: HashMap::new(),
@@ -76,12 +85,12 @@ pub fn write(
         .open_object()
         .member("model", write_context.target.upstream_model);
     writer.settings(request)?;
-    let has_tools = writer.tools(request)?;
+    writer.has_tools = writer.tools(request)?;
     let support = effort::EffortSupport {
         reasons: model.reasoning,
         levels: &model.effort_values,
         takes_level: model.takes_effort,
-        is_kept_from: has_tools
+        is_kept_from: writer.has_tools
             && match model.tools_with_reasoning {
                 ToolsWithReasoning::EffortNone => true,
                 ToolsWithReasoning::Unforced => request.choice.is_forced(),
@@ -225,14 +234,17 @@ impl ChatRequestWriter<'_> {
 
     fn tier(&mut self, request: &Request<'_>) {
         let Some(tier) = &request.tier else { return };
-        let takes_tier = self.takes("service_tier");
-        if request.surface == Protocol::Messages {
-            if tier.is("standard_only") && takes_tier {
-                self.json.member("service_tier", "default");
-            }
-        } else if takes_tier {
+        let default = JsonStr::from_value("default");
+        let tier = match request.surface {
+            Protocol::Messages if tier.is("standard_only") => &default,
+            Protocol::Messages => return,
+            Protocol::Chat | Protocol::Responses => tier,
+        };
+        let name = tier.value();
+        let lacks_tier = self.write_context.target.profile.lacks_tier(&name);
+        if self.takes("service_tier") && !lacks_tier {
             self.json.member("service_tier", tier);
-        } else if !tier.is("auto") && !tier.is("default") {
+        } else if !USUAL_TIERS.contains(&&*name) {
             self.fallback.warnings.dropped("service_tier");
         }
     }

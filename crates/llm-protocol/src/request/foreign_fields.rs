@@ -12,11 +12,14 @@ use super::summary::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
 use crate::capabilities::repair_rules::RepairRules;
+use crate::chat::write_request::DOCUMENT_URL;
 use crate::fields::messages;
 use crate::ir::JsonPath;
-use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer, edit::JsonEdit};
+use crate::json::{
+    JsonDocument, JsonStr, JsonValue, JsonWriter, MAX_DEPTH, NodeBuffer, edit::JsonEdit,
+};
 use crate::openai::billing_header;
-use crate::profile::{ChatPlace, VendorProfile, outermost};
+use crate::profile::{ChatPlace, USUAL_TIERS, VendorProfile, outermost};
 use crate::reasoning_token;
 use bytes::Bytes;
 use remover::ForeignFieldRemover;
@@ -112,7 +115,12 @@ fn has_foreign_parts(
                 || left.billing_header && !profile.reads_billing_header
         }
         Protocol::Chat => {
-            profile.cleans_chat(left.members) || profile.short_call_ids && left.long_ids
+            let features = &summary.features;
+            let named = features.service_tier.map(|tier| tier.to_string());
+            let tier = named.or(features.usual_tier.then(|| "default".to_owned()));
+            profile.cleans_chat(left.members)
+                || profile.short_call_ids && left.long_ids
+                || tier.is_some_and(|tier| profile.lacks_tier(&tier))
         }
         Protocol::Responses => false,
     }
@@ -193,6 +201,8 @@ const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_de
 impl<'a> ForeignFieldRemover<'a> {
     fn clean_chat(&mut self, root: JsonValue<'a>, profile: &VendorProfile) {
         self.remove_refused(root, "", ChatPlace::Request, profile);
+        self.remove_unknown_tier(root, profile);
+        let has_tools = root.items_of("tools").next().is_some();
         for (index, message) in root.items_of("messages").enumerate() {
             let at = format!("{}.", JsonPath::Message(index));
             if is_gateway_reasoning(message) {
@@ -204,6 +214,9 @@ impl<'a> ForeignFieldRemover<'a> {
             self.remove_refused(message, &at, ChatPlace::Message, profile);
             self.shorten_id(message.get("tool_call_id"), profile);
             for (part, value) in message.items_of("content").enumerate() {
+                if profile.takes(DOCUMENT_URL) && self.rewrite_document(value) {
+                    continue;
+                }
                 let at = format!("{}.", JsonPath::Part(index, part));
                 self.remove_refused(value, &at, ChatPlace::Inner, profile);
             }
@@ -213,7 +226,7 @@ impl<'a> ForeignFieldRemover<'a> {
                 self.shorten_id(value.get("id"), profile);
             }
             self.add_call_placeholder(message, profile);
-            self.add_message_placeholder(message, profile);
+            self.add_message_placeholder(message, has_tools, profile);
         }
         for (index, tool) in root.items_of("tools").enumerate() {
             let at = format!("{}.", JsonPath::Tool(index));
@@ -225,6 +238,21 @@ impl<'a> ForeignFieldRemover<'a> {
         }
     }
 
+    /// Removes a service tier that the vendor does not have.
+    fn remove_unknown_tier(&mut self, root: JsonValue<'a>, profile: &VendorProfile) {
+        let Some(tier) = root.string_of("service_tier") else {
+            return;
+        };
+        let is_refused = profile.refuses(ChatPlace::Request, "service_tier");
+        if is_refused || !profile.lacks_tier(&tier) {
+            return;
+        }
+        if !USUAL_TIERS.contains(&&*tier) {
+            self.warnings.dropped("service_tier");
+        }
+        self.drop_member(root, "service_tier");
+    }
+
     /// Adds the placeholder for the vendor's state to the first call of a message that has no such
     /// state because another vendor made it.
     fn add_call_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
@@ -232,21 +260,42 @@ impl<'a> ForeignFieldRemover<'a> {
             return;
         };
         // Members for reasoning do not count as state, because any vendor may have them.
-        if has_state(message, profile, |name| !VendorProfile::is_reasoning(name)) {
+        let paths = profile.state.iter();
+        let paths = paths.filter(|path| !VendorProfile::is_reasoning(outermost(path)));
+        let paths: Vec<_> = paths.collect();
+        let is_filled = |object: JsonValue<'_>| {
+            let values = paths.iter();
+            let mut values =
+                values.filter_map(|path| path.split('.').try_fold(object, JsonValue::get));
+            values.any(|value| !value.is_null() && !value.is(""))
+        };
+        if is_filled(message) || message.items_of("tool_calls").any(is_filled) {
             return;
         }
         if let Some(call) = message.items_of("tool_calls").find(|call| call.is_object()) {
+            // State that is empty is none.
+            for path in paths {
+                self.drop_member(call, outermost(path));
+            }
             self.insert_inside(call, placeholder.clone());
         }
     }
 
-    /// Adds the placeholder for the vendor's state to a message that has calls and no such state.
-    fn add_message_placeholder(&mut self, message: JsonValue<'a>, profile: &VendorProfile) {
+    /// Adds the placeholder for the vendor's state to a message that needs it and has no state.
+    fn add_message_placeholder(
+        &mut self,
+        message: JsonValue<'a>,
+        has_tools: bool,
+        profile: &VendorProfile,
+    ) {
         let Some(placeholder) = &profile.message_placeholder else {
             return;
         };
-        let is_own = has_state(message, profile, |_| true);
-        if message.items_of("tool_calls").next().is_none() || is_own {
+        let is_own = has_state(message, profile);
+        let is_answer = message.member_is("role", "assistant");
+        let is_due = message.items_of("tool_calls").next().is_some()
+            || is_answer && has_tools && profile.state_in_answers;
+        if !is_due || is_own {
             return;
         }
         self.insert_inside(message, placeholder.clone());
@@ -273,6 +322,23 @@ impl<'a> ForeignFieldRemover<'a> {
             }
             self.gone.push(span);
         }
+    }
+
+    /// Gives a document the form of servers that take it by its URL. Returns whether it did.
+    fn rewrite_document(&mut self, part: JsonValue<'a>) -> bool {
+        let file = part.get("file").filter(|_| part.member_is("type", "file"));
+        let data = file.and_then(|file| file.filled_text("file_data"));
+        let Some(data) = data.filter(|data| data.value().starts_with("data:")) else {
+            return false;
+        };
+        let mut json = JsonWriter::default();
+        json.open_typed(DOCUMENT_URL).member(DOCUMENT_URL, data);
+        let name = file.and_then(|file| file.filled_text("filename"));
+        json.member_if_some("document_name", name.as_ref());
+        json.close_object();
+        self.edits
+            .push(JsonEdit::new(self.span(part.raw()), json.into_string()));
+        true
     }
 
     /// Removes the tools that ask a second model. If no tool is left, the tool choice is removed
@@ -406,18 +472,12 @@ impl<'a> ForeignFieldRemover<'a> {
     }
 }
 
-/// Returns whether the message or one of its calls has a member of the vendor's state that `counts`
-/// selects.
-fn has_state(
-    message: JsonValue<'_>,
-    profile: &VendorProfile,
-    is_counted: fn(&str) -> bool,
-) -> bool {
-    let names = profile.state.iter().map(|path| outermost(path));
-    let names: Vec<_> = names.filter(|name| is_counted(name)).collect();
+/// Returns whether the message or one of its calls has a member of the vendor's state.
+fn has_state(message: JsonValue<'_>, profile: &VendorProfile) -> bool {
     let holds = |object: JsonValue<'_>| {
-        let values = names.iter().filter_map(|name| object.get(name));
-        values.into_iter().any(|value| !value.is_null())
+        let names = profile.state.iter().map(|path| outermost(path));
+        let mut values = names.filter_map(|name| object.get(name));
+        values.any(|value| !value.is_null())
     };
     holds(message) || message.items_of("tool_calls").any(holds)
 }

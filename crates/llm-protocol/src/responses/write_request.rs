@@ -20,6 +20,7 @@ use crate::openai::effort::{self, EffortSupport};
 use crate::openai::text_fallback::TextFallback;
 use crate::openai::tools::{self, ToolWriter};
 use crate::openai::unsupported;
+use crate::profile::USUAL_TIERS;
 use crate::{Protocol, estimate};
 
 mod extras;
@@ -250,10 +251,7 @@ impl ResponsesRequestWriter<'_> {
         let Some(tier) = &request.tier else { return };
         match self.surface {
             _ if !self.write_context.target.profile.takes("service_tier") => {
-                if !["auto", "default", "standard_only"]
-                    .iter()
-                    .any(|usual| tier.is(usual))
-                {
+                if !USUAL_TIERS.iter().any(|usual| tier.is(usual)) {
                     self.fallback.warnings.dropped("service_tier");
                 }
             }

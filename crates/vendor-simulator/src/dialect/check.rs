@@ -228,8 +228,26 @@ impl Dialect {
         Ok(())
     }
 
+    /// Checks that, while the model thinks, every answer of a request with tools, and every one
+    /// with calls, has its reasoning.
+    fn check_answers(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
+        let has_tools = !items(&body["tools"]).is_empty();
+        let is_bare = |message: &Value| {
+            let is_due = has_tools || !items(&message["tool_calls"]).is_empty();
+            is_due && message["role"] == "assistant" && !message["reasoning_content"].is_string()
+        };
+        let bare = messages.iter().position(is_bare);
+        match bare.filter(|_| self.thinking.is_on(body)) {
+            Some(index) => Err(self.error(ErrorKind::State, &[("index", &index.to_string())])),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that calls of this turn have the state that the vendor sent with them.
     fn check_state(&self, body: &Value, messages: &[Value]) -> Result<(), SimulatedError> {
+        if self.state == VendorState::ReasoningContentBesideTools {
+            return self.check_answers(body, messages);
+        }
         let last_user = messages
             .iter()
             .rposition(|message| message["role"] == "user");
@@ -239,7 +257,9 @@ impl Dialect {
                 continue;
             };
             let is_missing = match self.state {
-                VendorState::None | VendorState::Thinking => false,
+                VendorState::None
+                | VendorState::Thinking
+                | VendorState::ReasoningContentBesideTools => false,
                 VendorState::ThoughtSignature => {
                     let signature = &call["extra_content"]["google"]["thought_signature"];
                     let name = call["function"]["name"].as_str().unwrap_or_default();

@@ -36,6 +36,9 @@ pub enum VendorState {
     ThoughtSignature,
     /// The state is `reasoning_content` on messages with calls, while the model thinks.
     ReasoningContent,
+    /// The state is `reasoning_content` on every answer of a request with tools, while the model
+    /// thinks.
+    ReasoningContentBesideTools,
     /// The state is `reasoning_content` too, but calls of other models need none.
     OwnReasoningContent,
     /// The state is `reasoning_details`, which must be unchanged.

@@ -9,7 +9,8 @@ use crate::ir::{Block, Image, ImageDetail, JsonPath};
 use crate::json::{JoinedText, JsonStr, JsonWriter};
 use crate::openai::parts::{ContentPart, PartContent, file_name};
 
-const DOCUMENT_URL: &str = "document_url";
+/// Type of the part that holds a document by its URL, and the member with the URL.
+pub(crate) const DOCUMENT_URL: &str = "document_url";
 const PDF_DATA_URL: &str = "data:application/pdf;base64,";
 
 impl ChatRequestWriter<'_> {

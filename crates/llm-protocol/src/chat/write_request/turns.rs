@@ -192,8 +192,9 @@ impl ChatRequestWriter<'_> {
             let has_reasoning = self.reasoning(&turn.blocks);
             state.message.write(&mut self.json);
             let is_own = has_reasoning || state.is_own();
+            let is_due = has_calls || self.has_tools && profile.state_in_answers;
             if let Some(placeholder) = &profile.message_placeholder
-                && has_calls
+                && is_due
                 && !is_own
             {
                 self.json.value(RawJson(placeholder));

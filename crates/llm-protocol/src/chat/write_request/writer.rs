@@ -17,6 +17,8 @@ pub(super) struct ChatRequestWriter<'w> {
     pub fallback: TextFallback<'w>,
     pub json: JsonWriter,
     pub carries_thinking: bool,
+    /// True if the model may call tools.
+    pub has_tools: bool,
     /// True if the current turn's reasoning is sent back.
     pub replays: bool,
     /// True if the last message is a tool's result.

@@ -204,7 +204,7 @@ fn enable(plan: &mut ThinkingPlan<'_>, inputs: &ThinkingInputs<'_, '_>, warnings
             .or(reasoning.budget_tokens.map(effort_for_budget))
             .map(|level| level.max(Effort::Low));
         plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
-        if plan.effort.is_some() && plan.effort != level {
+        if plan.effort != level {
             warnings.downgraded(field);
         }
         return;
