@@ -276,14 +276,22 @@ pub enum ToolsWithReasoning {
     ResponsesOnly,
 }
 
-/// The form in which a vendor requires its reasoning back.
+/// The facts about a turn of a conversation that decide whether a messages model can think.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct TurnSummary {
+    pub is_assistant: bool,
+    pub has_calls: bool,
+    pub has_results: bool,
+    /// True if the turn has thinking that the vendor takes back.
+    pub has_thinking: bool,
+    pub begins_with_thinking: bool,
+}
+
+/// The form in which a chat vendor requires its reasoning back.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
     #[default]
     None,
-    /// The vendor speaks the messages protocol and does not sign its thinking. Signed thinking
-    /// returns to every messages vendor.
-    UnsignedThinking,
     Reasoning,
     ReasoningContent,
     /// The vendor requires the reasoning of the current turn if the turn calls tools, and refuses
@@ -331,6 +339,24 @@ impl MessagesModel {
     /// were made without thinking.
     pub fn requires_thinking_with_calls(&self) -> bool {
         self.thinks_by_default && !self.accepts_thinking_type(ThinkingType::Adaptive)
+    }
+
+    /// Returns whether the model refuses to think in this conversation: because any of its calls
+    /// was made without thinking, or because the last answer, which is continued or whose calls are
+    /// answered, does not begin with thinking.
+    pub fn breaks_thinking_off(&self, turns: &[TurnSummary]) -> bool {
+        if self.requires_thinking_with_calls() {
+            return turns
+                .iter()
+                .any(|turn| turn.has_calls && !turn.has_thinking);
+        }
+        let Some(last) = turns.iter().rposition(|turn| turn.is_assistant) else {
+            return false;
+        };
+        let behind = turns.get(last.saturating_add(1)..).unwrap_or_default();
+        let is_open = behind.is_empty() || behind.iter().any(|turn| turn.has_results);
+        let last = turns.get(last);
+        is_open && last.is_some_and(|turn| !turn.begins_with_thinking)
     }
 
     /// Returns whether leaving `thinking` out does not turn it off, but `disabled` does.

@@ -10,7 +10,7 @@
 use super::block_writer::BlockWriter;
 use super::markers::{self, MarkerSection};
 use crate::Protocol;
-use crate::capabilities::MessagesModel;
+use crate::capabilities::{MessagesModel, TurnSummary};
 use crate::failure::Failure;
 use crate::ir::write_context::WriteContext;
 use crate::ir::{
@@ -297,32 +297,29 @@ fn append_parts<'r, 'a>(
     }
 }
 
-/// Returns whether the model refuses to think in this conversation: because any of its calls was
-/// made without thinking, or because the last turn answers such calls.
+/// Returns whether the model refuses to think in this conversation.
 pub(super) fn breaks_thinking_off(
     arranged: &[MessagesTurn<'_, '_>],
     model: &MessagesModel,
 ) -> bool {
-    let holds = |turn: &MessagesTurn<'_, '_>, predicate: fn(&BlockKind<'_>) -> bool| {
-        let mut blocks = turn.pieces.iter().filter_map(MessagesTurnPart::block);
-        blocks.any(|block| predicate(&block.kind))
-    };
-    let is_thought = |turn| holds(turn, |kind| matches!(kind, BlockKind::Thinking(_)));
-    if model.requires_thinking_with_calls() {
-        return arranged.iter().any(|turn| {
-            holds(turn, |kind| matches!(kind, BlockKind::Call(_))) && !is_thought(turn)
-        });
-    }
-    let last = arranged
-        .iter()
-        .rposition(|turn| turn.side == TurnRole::User);
-    let (Some(last), before) = (
-        last.and_then(|last| arranged.get(last)),
-        last.and_then(|last| arranged.get(last.checked_sub(1)?)),
-    ) else {
-        return false;
-    };
-    holds(last, |kind| matches!(kind, BlockKind::Result(_))) && !before.is_some_and(is_thought)
+    let is_thinking = |kind: &BlockKind<'_>| matches!(kind, BlockKind::Thinking(_));
+    let summaries = arranged.iter().map(|turn| {
+        let blocks = || turn.pieces.iter().map(MessagesTurnPart::block);
+        let has = |predicate: fn(&BlockKind<'_>) -> bool| {
+            blocks().flatten().any(|block| predicate(&block.kind))
+        };
+        TurnSummary {
+            is_assistant: turn.side == TurnRole::Assistant,
+            has_calls: has(|kind| matches!(kind, BlockKind::Call(_))),
+            has_results: has(|kind| matches!(kind, BlockKind::Result(_))),
+            has_thinking: has(is_thinking),
+            begins_with_thinking: blocks()
+                .next()
+                .flatten()
+                .is_some_and(|block| is_thinking(&block.kind)),
+        }
+    });
+    model.breaks_thinking_off(&summaries.collect::<Vec<_>>())
 }
 
 pub(super) fn has_thinking(arranged: &[MessagesTurn<'_, '_>]) -> bool {

@@ -95,51 +95,62 @@ impl<'a> ForeignFieldRemover<'a> {
             && has_tools
             && (model.tools_with_reasoning == ToolsWithReasoning::EffortNone
                 || forces_tool(root.get("tool_choice")));
-        let has_switch = !model.reasoning_off.is_empty();
-        if must_disable && !effort_value.is_some_and(|effort| effort.is("none")) {
-            match effort_value {
-                Some(_) if has_switch => {
-                    self.warnings.downgraded(EFFORT_MEMBER);
-                    self.drop_member(root, EFFORT_MEMBER);
+        let is_off = effort_value.is_some_and(|effort| effort.is("none"));
+        match effort_value {
+            _ if must_disable && !is_off => self.turn_reasoning_off(root, effort_value, model),
+            _ if must_disable && model.reasoning_off.is_empty() => {}
+            Some(effort) if known.reasoning && !model.reasoning => {
+                if !effort.is("none") {
+                    self.warnings.dropped(EFFORT_MEMBER);
                 }
-                Some(effort) => {
-                    self.warnings.downgraded(EFFORT_MEMBER);
-                    self.replace_string(effort, "none");
-                }
-                None => self.drop_member(root, EFFORT_MEMBER),
+                self.drop_member(root, EFFORT_MEMBER);
             }
-            let none = [(EFFORT_MEMBER.to_owned(), "\"none\"".to_owned())];
-            let switch = match effort_value {
-                _ if has_switch => model.reasoning_off.as_slice(),
-                None => &none,
-                Some(_) => &[],
-            };
-            for (name, json) in switch {
-                if name == EFFORT_MEMBER || root.get(name).is_none() {
-                    self.warnings.inserted(name);
-                    self.insert_member(root, name, json);
-                }
+            Some(effort) => self.fit_effort(root, effort, model, known.efforts),
+            None => {}
+        }
+    }
+
+    /// Turns reasoning off, by the vendor's own members or by the effort.
+    fn turn_reasoning_off(
+        &mut self,
+        root: JsonValue<'a>,
+        effort_value: Option<JsonValue<'a>>,
+        model: &ChatModel,
+    ) {
+        let none = [(EFFORT_MEMBER.to_owned(), "\"none\"".to_owned())];
+        let switch = match (model.reasoning_off.as_slice(), effort_value) {
+            ([], Some(effort)) => {
+                self.warnings.downgraded(EFFORT_MEMBER);
+                return self.replace_string(effort, "none");
             }
-            return;
-        }
-        if must_disable && !has_switch {
-            return;
-        }
-        let Some(effort_value) = effort_value else {
-            return;
+            ([], None) => &none,
+            (switch, _) => switch,
         };
-        let effort = parse_effort(Some(effort_value));
-        if known.reasoning && !model.reasoning {
-            if effort != Some(Effort::None) {
-                self.warnings.dropped(EFFORT_MEMBER);
-            }
-            self.drop_member(root, EFFORT_MEMBER);
-            return;
+        if effort_value.is_some() {
+            self.warnings.downgraded(EFFORT_MEMBER);
         }
-        let verdict = if known.efforts {
-            decide_effort(effort, &model.effort_values)
-        } else {
-            EffortDecision::Keep
+        self.drop_member(root, EFFORT_MEMBER);
+        for (name, json) in switch {
+            if name == EFFORT_MEMBER || root.get(name).is_none() {
+                self.warnings.inserted(name);
+                self.insert_member(root, name, json);
+            }
+        }
+    }
+
+    /// Fits the effort to the values of the model, and adds the vendor's own members for it.
+    /// `is_known`: the values are known.
+    fn fit_effort(
+        &mut self,
+        root: JsonValue<'a>,
+        effort_value: JsonValue<'a>,
+        model: &ChatModel,
+        is_known: bool,
+    ) {
+        let effort = parse_effort(Some(effort_value));
+        let verdict = match is_known {
+            true => decide_effort(effort, &model.effort_values),
+            false => EffortDecision::Keep,
         };
         let is_off = match verdict {
             EffortDecision::Keep => effort == Some(Effort::None),
@@ -147,7 +158,7 @@ impl<'a> ForeignFieldRemover<'a> {
             EffortDecision::Drop => false,
         };
         let switch = match effort {
-            _ if !known.efforts => &[],
+            _ if !is_known => &[],
             _ if is_off => model.reasoning_off.as_slice(),
             Some(effort) if effort != Effort::None => &model.reasoning_on,
             _ => &[],
@@ -157,32 +168,27 @@ impl<'a> ForeignFieldRemover<'a> {
             self.warnings.inserted(name);
             self.insert_member(root, name, json);
         }
+        let is_switched_off = is_off && !switch.is_empty();
+        // Leaving out `none` loses nothing if the vendor has members of its own.
+        let is_unasked =
+            effort == Some(Effort::None) && !(switch.is_empty() && model.reasoning_on.is_empty());
         match verdict {
-            EffortDecision::Keep if is_off && !switch.is_empty() => {
-                self.drop_member(root, EFFORT_MEMBER);
-            }
-            EffortDecision::Lower(_) if is_off && !switch.is_empty() => {
+            EffortDecision::Drop => self.warnings.dropped(EFFORT_MEMBER),
+            EffortDecision::Keep if is_switched_off => {}
+            EffortDecision::Keep if model.takes_effort => return,
+            EffortDecision::Lower(level) if !is_switched_off && model.takes_effort => {
                 self.warnings.downgraded(EFFORT_MEMBER);
-                self.drop_member(root, EFFORT_MEMBER);
+                return self.replace_string(effort_value, level.as_str());
             }
-            EffortDecision::Keep | EffortDecision::Lower(_) if !model.takes_effort => {
-                let is_unasked = effort == Some(Effort::None)
-                    && !(switch.is_empty() && model.reasoning_on.is_empty());
-                if !is_unasked {
-                    self.warnings.downgraded(EFFORT_MEMBER);
-                }
-                self.drop_member(root, EFFORT_MEMBER);
-            }
-            EffortDecision::Keep => {}
-            EffortDecision::Drop => {
-                self.warnings.dropped(EFFORT_MEMBER);
-                self.drop_member(root, EFFORT_MEMBER);
-            }
-            EffortDecision::Lower(level) => {
+            EffortDecision::Lower(_) if is_switched_off => {
                 self.warnings.downgraded(EFFORT_MEMBER);
-                self.replace_string(effort_value, level.as_str());
+            }
+            EffortDecision::Keep | EffortDecision::Lower(_) if is_unasked => {}
+            EffortDecision::Keep | EffortDecision::Lower(_) => {
+                self.warnings.downgraded(EFFORT_MEMBER);
             }
         }
+        self.drop_member(root, EFFORT_MEMBER);
     }
 
     fn rename_developer_roles(&mut self, root: JsonValue<'a>) {

@@ -7,13 +7,14 @@ use super::{
     parse_effort,
 };
 use crate::capabilities::repair_rules::RepairRules;
-use crate::capabilities::{MessagesModel, SamplingSupport, ThinkingType};
+use crate::capabilities::{MessagesModel, SamplingSupport, ThinkingType, TurnSummary};
 use crate::ir::Effort;
-use crate::json::JsonValue;
+use crate::json::{JsonStr, JsonValue};
 use crate::messages::write_request::thinking::{
     MIN_BUDGET_TOKENS, budget_for_effort, clamp_budget, effort_for_budget,
 };
 use crate::reasoning_token;
+use std::borrow::Cow;
 
 pub(super) mod turns;
 
@@ -281,56 +282,31 @@ fn content_blocks(message: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>>
 
 /// Returns whether the model refuses to think in this conversation.
 fn breaks_thinking_off(root: JsonValue<'_>, model: &MessagesModel) -> bool {
-    match model.requires_thinking_with_calls() {
-        true => has_calls_without_thinking(root),
-        false => lacks_signed_thinking(root),
-    }
-}
-
-/// Returns whether a turn of the assistant has calls and no thinking of a messages vendor.
-fn has_calls_without_thinking(root: JsonValue<'_>) -> bool {
-    let is_assistant = |message: &JsonValue<'_>| message.member_is("role", "assistant");
-    let is_thought = |block: JsonValue<'_>| {
-        let signature = block.text_of("signature");
-        let is_gateways = signature
-            .is_some_and(|signature| signature.value().starts_with(reasoning_token::TOKEN_PREFIX));
-        block.member_is("type", "thinking") && !is_gateways
-    };
-    let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
-    messages
-        .chunk_by(|one, next| is_assistant(one) && is_assistant(next))
-        .filter(|turn| turn.first().is_some_and(is_assistant))
-        .any(|turn| {
-            let blocks = || turn.iter().copied().flat_map(content_blocks);
-            blocks().any(|block| block.member_is("type", "tool_use")) && !blocks().any(is_thought)
-        })
-}
-
-/// Returns whether the last turn answers calls that were made without signed reasoning. A model
-/// that thinks with a budget refuses to continue thinking in such a turn.
-fn lacks_signed_thinking(root: JsonValue<'_>) -> bool {
     let messages: Vec<JsonValue<'_>> = root.items_of("messages").collect();
     let is_assistant = |message: &JsonValue<'_>| message.member_is("role", "assistant");
-    let Some(last) = messages.iter().rposition(is_assistant) else {
-        return false;
-    };
-    let is = |block: JsonValue<'_>, expected: &str| block.member_is("type", expected);
-    let behind = messages.iter().skip(last.saturating_add(1)).copied();
-    let answers = behind
-        .clone()
-        .flat_map(content_blocks)
-        .any(|block| is(block, "tool_result"));
-    let is_last = behind.count() == 0;
-    let first = messages
-        .get(last)
-        .and_then(|message| content_blocks(*message).next());
-    let begins_with_thought = first.is_some_and(|block| {
-        let signature = block.text_of("signature");
-        is(block, "redacted_thinking")
-            || is(block, "thinking")
-                && signature.is_some_and(|signature| {
-                    reasoning_token::is_vendor_signature(&signature.value())
-                })
+    let turns = messages.chunk_by(|one, next| is_assistant(one) && is_assistant(next));
+    let summaries = turns.map(|turn| {
+        let blocks = || turn.iter().copied().flat_map(content_blocks);
+        let has = |kind: &str| blocks().any(|block| block.member_is("type", kind));
+        let is_thinking = |block: &JsonValue<'_>| block.member_is("type", THINKING);
+        TurnSummary {
+            is_assistant: turn.iter().all(is_assistant),
+            has_calls: has("tool_use"),
+            has_results: has("tool_result"),
+            has_thinking: blocks()
+                .filter(is_thinking)
+                .any(|block| !signature(block).starts_with(reasoning_token::TOKEN_PREFIX)),
+            begins_with_thinking: blocks().next().is_some_and(|block| {
+                block.member_is("type", "redacted_thinking")
+                    || is_thinking(&block)
+                        && reasoning_token::is_vendor_signature(&signature(block))
+            }),
+        }
     });
-    (answers || is_last) && !begins_with_thought
+    model.breaks_thinking_off(&summaries.collect::<Vec<_>>())
+}
+
+fn signature(block: JsonValue<'_>) -> Cow<'_, str> {
+    let signature = block.text_of("signature").map(JsonStr::into_value);
+    signature.unwrap_or_default()
 }
