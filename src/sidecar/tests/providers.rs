@@ -379,6 +379,14 @@ async fn a_group_gives_a_role_and_takes_it_again() {
     // The claims of the other endpoint count where the token has none.
     provider.play(|play| play.userinfo = json!({"sub": "s1", "groups": ["llm-admins"]}));
     assert_eq!(role_with(Value::Null).await, Role::Admin);
+    // A role that groups gave ends with the link to them, whoever ends it.
+    let acting = world.accounts.with_actor(&by, now_ms());
+    let unlinked = acting.unlink_identities(&account.id, "company").unwrap();
+    let account = world.accounts.find(&account.id).unwrap().unwrap();
+    assert_eq!((unlinked, account.role), (1, Role::Member));
+    let changes = world.audit("account.role").into_iter();
+    let by_operator = changes.filter(|(actor, _)| *actor == by.actor);
+    assert_eq!(by_operator.count(), 2, "the viewer's, and this one");
 }
 
 #[tokio::test]

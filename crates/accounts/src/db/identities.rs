@@ -3,7 +3,6 @@
 //! An identity is found by issuer and subject, never by an address. Must not see a secret: of a
 //! sign-in it gets the hash. Next: `provider_sign_in.rs`, what an identity changes in its account.
 
-use super::audit::{self, AuditEntry};
 use super::rows::first_column;
 use super::views::IdentityRows;
 use ledger::StoreError;
@@ -30,15 +29,6 @@ pub struct NewIdentityRow<'a> {
     pub email: &'a str,
 }
 
-/// The result of unlinking an identity.
-#[derive(Debug, PartialEq, Eq)]
-pub enum UnlinkOutcome {
-    Done,
-    NotFound,
-    /// Without it, nobody could sign in to the account.
-    LastWayIn,
-}
-
 impl IdentityRows<'_> {
     /// Returns the account of an identity.
     pub fn account_of(&self, issuer: &str, subject: &str) -> Result<Option<String>, StoreError> {
@@ -60,37 +50,6 @@ impl IdentityRows<'_> {
                 )?
                 .query_map([account], identity_row)?
                 .collect()
-        })
-    }
-
-    /// Unlinks an identity of an account. `keeps_way_in`: refuse to take the last way in; then
-    /// `password_counts` says whether a password is one.
-    pub fn unlink(
-        &self,
-        row: &IdentityRow,
-        keeps_way_in: bool,
-        password_counts: bool,
-        act: &AuditEntry<'_>,
-    ) -> Result<UnlinkOutcome, StoreError> {
-        self.0.write("unlink an identity", |transaction| {
-            let ways: i64 = transaction.query_row(
-                "SELECT (SELECT count(*) FROM identity WHERE account = ?1)
-                   + (SELECT count(*) FROM account WHERE id = ?1 AND password IS NOT NULL AND ?2)",
-                params![row.account, password_counts],
-                first_column,
-            )?;
-            if keeps_way_in && ways < 2 {
-                return Ok(UnlinkOutcome::LastWayIn);
-            }
-            let removed = transaction.execute(
-                "DELETE FROM identity WHERE issuer = ?1 AND subject = ?2 AND account = ?3",
-                [&row.issuer, &row.subject, &row.account],
-            )?;
-            if removed == 0 {
-                return Ok(UnlinkOutcome::NotFound);
-            }
-            audit::append(transaction, act)?;
-            Ok(UnlinkOutcome::Done)
         })
     }
 
