@@ -20,6 +20,7 @@ mod keys;
 pub mod links;
 pub mod mail;
 pub mod organisations;
+mod past_mailbox;
 pub mod payment_book;
 pub mod payments;
 pub mod provider_sign_in;

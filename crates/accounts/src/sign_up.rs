@@ -114,13 +114,9 @@ impl Accounts {
             ..conditions.terms
         };
         let mailbox = mailbox::canonical_address(&row.email);
-        // A trial from an operator does not depend on an earlier one.
-        let past_trial = conditions
-            .is_self_service
-            .then(|| self.past_trial_hash(&row.email))
-            .transpose()?;
         let terms = SignUpTerms {
-            past_trial: past_trial.as_ref(),
+            // A trial from an operator does not depend on an earlier one.
+            one_trial: conditions.is_self_service,
             trial_waits: conditions.trial_waits,
             ..terms
         };

@@ -5,6 +5,7 @@
 use super::audit::{self, AuditEntry};
 use super::identities::{self, NewIdentityRow};
 use super::organisations;
+use super::past_mailbox::{hash_of_account, mailbox_hash};
 use super::rows::{AccountRow, Role, first_column};
 use super::views::AccountRows;
 use credits::money::Micro;
@@ -19,8 +20,8 @@ pub struct SignUpTerms<'a> {
     pub one_per_mailbox: bool,
     /// Maximum amount of trial credits, including this trial, promised since a time in ms.
     pub budget: Option<(Micro, i64)>,
-    /// Hash of the mailbox, if the mailbox must not get a second trial.
-    pub past_trial: Option<&'a [u8; 32]>,
+    /// True if the mailbox must not get a second trial.
+    pub one_trial: bool,
     /// True if the trial's credits wait until the e-mail is verified.
     pub trial_waits: bool,
     /// The identity that opens the account. Its provider has verified the e-mail.
@@ -66,7 +67,7 @@ impl AccountRows<'_> {
         terms: &SignUpTerms<'_>,
     ) -> Result<OpenAccountOutcome, StoreError> {
         self.0.write("insert an account", |transaction| {
-            let had_one = row.trial.is_some() && had_trial(transaction, mailbox, terms)?;
+            let had_one = row.trial.is_some() && terms.one_trial && had_trial(transaction, row, mailbox)?;
             let trial = row.trial.filter(|_| !had_one);
             if let Some(refused) = find_refusal(transaction, row, trial, mailbox, terms)? {
                 return Ok(refused);
@@ -106,23 +107,13 @@ impl AccountRows<'_> {
         })
     }
 
-    /// Returns the secret key with which mailboxes are hashed.
-    pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
-        self.0.read("read the key of past trials", |connection| {
-            connection
-                .prepare_cached("SELECT key FROM past_trial_key")?
-                .query_row([], first_column)
-        })
-    }
-
     /// Closes an account permanently: revokes its keys and ends its sessions and its sign-in. The
-    /// e-mail is replaced by `pseudonym`, so that the address is available again. The hash
-    /// `mailbox` is kept if the account had a trial.
+    /// e-mail is replaced by `pseudonym`, so that the address is available again. The hash of the
+    /// mailbox is kept if the account had a trial, and for the organisations that it was in.
     pub fn delete_account(
         &self,
         id: &str,
         pseudonym: &str,
-        mailbox: &[u8; 32],
         now_ms: i64,
         audit_entry: &AuditEntry<'_>,
     ) -> Result<CloseAccountOutcome, StoreError> {
@@ -133,23 +124,23 @@ impl AccountRows<'_> {
             if organisations::is_last_owner(transaction, id)? {
                 return Ok(CloseAccountOutcome::LastOwner);
             }
+            let Some(mailbox) = hash_of_account(transaction, id)? else {
+                return Ok(CloseAccountOutcome::NoAccount);
+            };
             transaction.execute(
                 "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
-                 SELECT ?2, ?3 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL AND trial_micro IS NOT NULL",
+                 SELECT ?2, ?3 FROM account WHERE id = ?1 AND trial_micro IS NOT NULL",
                 params![id, mailbox, now_ms],
             )?;
-            let rows = transaction.execute(
+            transaction.execute(
                 "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, viewer = 0,
                    status = 'suspended',
                    deleted_at_ms = ?3
-                 WHERE id = ?1 AND deleted_at_ms IS NULL",
+                 WHERE id = ?1",
                 params![id, pseudonym, now_ms],
             )?;
-            if rows == 0 {
-                return Ok(CloseAccountOutcome::NoAccount);
-            }
             revoke_keys(transaction, id, now_ms)?;
-            organisations::end_memberships(transaction, id, audit_entry)?;
+            organisations::end_memberships(transaction, id, &mailbox, audit_entry)?;
             // A key's name may contain personal data, so it is deleted.
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1 OR member = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
@@ -248,12 +239,10 @@ pub(crate) fn revoke_keys(
 /// Returns whether a mailbox had a trial, as a deleted account or under another spelling.
 fn had_trial(
     transaction: &Transaction<'_>,
+    row: &AccountRow,
     mailbox: Option<&str>,
-    terms: &SignUpTerms<'_>,
 ) -> rusqlite::Result<bool> {
-    let Some(hash) = terms.past_trial else {
-        return Ok(false);
-    };
+    let hash = mailbox_hash(transaction, &row.email)?;
     transaction.query_row(
         "SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)
              OR EXISTS(SELECT 1 FROM account WHERE mailbox = ?2 AND trial_micro IS NOT NULL)",

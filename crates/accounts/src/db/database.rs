@@ -37,10 +37,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("018_payment_mail.sql"),
     include_str!("019_domains.sql"),
     include_str!("020_logins.sql"),
+    include_str!("021_past_members.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 28] = [
+const COPIED_TABLES: [&str; 29] = [
     "account",
     "api_key",
     "change",
@@ -66,6 +67,7 @@ const COPIED_TABLES: [&str; 28] = [
     "membership",
     "member_invite",
     "domain_claim",
+    "past_member",
     "login",
     "login_token",
     "device_request",

@@ -4,6 +4,7 @@
 //! taken away counts at once. This file must not see an invitation's token.
 
 use super::audit::{self, AuditEntry, NewAuditLine};
+use super::past_mailbox::{hash_of_account, record_member, was_member};
 use super::rows::first_column;
 use super::views::OrganisationRows;
 use super::webhooks;
@@ -283,10 +284,7 @@ impl OrganisationRows<'_> {
                     "UPDATE membership SET role = ?3, budget = ?4 WHERE account = ?1 AND person = ?2",
                     params![account, person, role.name(), new_budget.map(|it| it.to_string())],
                 )?,
-                None => transaction.execute(
-                    "DELETE FROM membership WHERE account = ?1 AND person = ?2",
-                    [account, person],
-                )?,
+                None => end_membership(transaction, account, person)?,
             };
             if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
                 end_keys(transaction, account, person, keys_to, line.at_ms)?;
@@ -538,7 +536,7 @@ impl OrganisationRows<'_> {
 }
 
 /// Makes a person whose mailbox was just proven a member of the organisation that claimed its
-/// domain, if it has room.
+/// domain, if it has room and the mailbox had no member before.
 pub(crate) fn join_by_domain(
     transaction: &Transaction<'_>,
     person: &str,
@@ -556,7 +554,9 @@ pub(crate) fn join_by_domain(
     let Some((account, domain)) = found else {
         return Ok(());
     };
-    if role_of(transaction, &account, person)?.is_some() {
+    let is_known = role_of(transaction, &account, person)?.is_some()
+        || was_member(transaction, &account, person)?;
+    if is_known {
         return Ok(());
     }
     if is_full(transaction, &account, now_ms)? {
@@ -705,14 +705,12 @@ pub(crate) fn end_unproven(
         };
         for (member, role) in members {
             append_removal(transaction, &account, (&member, role), act)?;
-            let member = [&*account, &*member];
-            for statement in [
-                "DELETE FROM membership WHERE account = ?1 AND person = ?2",
+            end_membership(transaction, &account, &member)?;
+            transaction.execute(
                 "DELETE FROM member_invite WHERE account = ?1 AND invited_by = ?2",
-            ] {
-                transaction.execute(statement, member)?;
-            }
-            end_keys(transaction, member[0], member[1], None, now_ms)?;
+                [&account, &member],
+            )?;
+            end_keys(transaction, &account, &member, None, now_ms)?;
         }
         if matches!(
             ends,
@@ -760,11 +758,28 @@ fn append_removal(
     audit::append(transaction, &entry)
 }
 
-/// Ends the memberships and invitations of a deleted account: of a person, or of an organisation.
-/// Each organisation that a person was in has a line in the audit log. `act` is the deletion.
+/// Ends a membership, and records that there was one. Returns the number of rows.
+fn end_membership(
+    transaction: &Transaction<'_>,
+    account: &str,
+    person: &str,
+) -> rusqlite::Result<usize> {
+    if let Some(mailbox) = hash_of_account(transaction, person)? {
+        record_member(transaction, account, &mailbox)?;
+    }
+    transaction.execute(
+        "DELETE FROM membership WHERE account = ?1 AND person = ?2",
+        [account, person],
+    )
+}
+
+/// Ends the memberships and invitations of a deleted account with the hash of its mailbox: of a
+/// person, or of an organisation. Each organisation that a person was in has a line in the audit
+/// log. `act` is the deletion.
 pub(crate) fn end_memberships(
     transaction: &Transaction<'_>,
     account: &str,
+    mailbox: &[u8; 32],
     act: &AuditEntry<'_>,
 ) -> rusqlite::Result<()> {
     let memberships: Vec<(String, OrganisationRole)> = transaction
@@ -773,7 +788,9 @@ pub(crate) fn end_memberships(
         .collect::<Result<_, _>>()?;
     for (organisation, role) in memberships {
         append_removal(transaction, &organisation, (account, role), act)?;
+        record_member(transaction, &organisation, mailbox)?;
     }
+    transaction.execute("DELETE FROM past_member WHERE account = ?1", [account])?;
     transaction.execute(
         "DELETE FROM membership WHERE person = ?1 OR account = ?1",
         [account],

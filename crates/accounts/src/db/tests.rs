@@ -53,7 +53,7 @@ fn delete(db: &AppDb, id: &str) {
         after: "",
     };
     db.people()
-        .delete_account(id, &format!("deleted-{id}"), &[0; 32], NOW, &told)
+        .delete_account(id, &format!("deleted-{id}"), NOW, &told)
         .unwrap();
 }
 

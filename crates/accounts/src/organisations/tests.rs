@@ -942,6 +942,29 @@ fn who_proves_a_mailbox_of_a_claimed_domain_becomes_a_member() {
     world.change(&world.owner, &ann, None).unwrap();
     prove(&ann);
     assert_eq!(emails(), ["owner@example.com"], "who was removed stays so");
+    let (carl, dora) = (
+        open(&world.accounts, "carl@b\u{fc}cher.example"),
+        open(&world.accounts, "dora@b\u{fc}cher.example"),
+    );
+    for person in [&carl, &dora] {
+        prove(person);
+    }
+    world.change(&world.owner, &carl, None).unwrap();
+    for (person, email) in [(&ann, "ann"), (&carl, "carl"), (&dora, "dora")] {
+        world.accounts.delete(&by(person), NOW).unwrap();
+        prove(&open(
+            &world.accounts,
+            &format!("{email}@b\u{fc}cher.example"),
+        ));
+        assert_eq!(
+            emails(),
+            match email {
+                "dora" => vec!["owner@example.com"],
+                _ => vec!["dora@xn--bcher-kva.example", "owner@example.com"],
+            },
+            "nor does a new account of {email} join"
+        );
+    }
     claim(&world.organisation, "xn--bcher-kva.example", false).unwrap();
     let eve = open(&world.accounts, "eve@b\u{fc}cher.example");
     prove(&eve);
