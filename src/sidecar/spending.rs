@@ -1,4 +1,4 @@
-//! Shows spending, by model, by key or by time, on a page of its own and on the overview.
+//! Shows spending, by model, by key, by member or by time, on a page of its own and on the overview.
 //!
 //! All times are UTC, and the pages say so. This module must read the ledger's sums instead of
 //! entries. The exception is cache savings, for which no sums exist, so the page reads the latest
@@ -20,6 +20,7 @@ use super::state::SidecarState;
 use super::viewed_account::ViewedAccount;
 use crate::billing::activity::ActivityFilter;
 use crate::billing::usage::UsageQuery;
+use accounts::Member;
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -90,8 +91,9 @@ pub fn show_spending(
 ) -> Result<Response, PageError> {
     let now_ms = now_ms();
     let read = query.read(now_ms);
+    let members = app.accounts.organisations().members(&viewed.id)?;
     let loaded = match read {
-        Ok((period, group)) => load(app, &viewed.id, &period, group)?,
+        Ok((period, group)) => load(app, &viewed.id, &members, &period, group)?,
         Err(fault) => Err(fault),
     };
     let (status, report, fault) = match loaded {
@@ -108,7 +110,7 @@ pub fn show_spending(
             .with_charts()
             .with_script(&SPENDING_SCRIPT),
         ranges: query.range_choices(),
-        groups: query.group_choices(),
+        groups: query.group_choices(!members.is_empty()),
         query,
         fault,
         report,
@@ -122,6 +124,7 @@ pub fn show_spending(
 fn load(
     app: &SidecarState,
     account: &str,
+    members: &[Member],
     period: &SpendingPeriod,
     group: SpendingGroup,
 ) -> Result<Result<SpendingReport, &'static str>, PageError> {
@@ -129,6 +132,7 @@ fn load(
         interval: Some(period.interval),
         by_model: group == SpendingGroup::Model,
         by_key: group == SpendingGroup::Key,
+        by_member: group == SpendingGroup::Member,
         ..UsageQuery::new(period.span)
     };
     let rows = app
@@ -147,6 +151,9 @@ fn load(
         let ids = report.group_ids().into_iter();
         let names = KeyNames::load(&app.accounts, account, ids)?;
         report.name_keys(&names);
+    }
+    if group == SpendingGroup::Member {
+        report.name_members(members);
     }
     Ok(Ok(report))
 }

@@ -53,11 +53,39 @@ enum AccountOrder {
     Spent,
 }
 
+/// Kinds of accounts: the value in the URL, and the text of the link.
+const KINDS: [(Option<AccountKind>, &str, &str); 3] = [
+    (None, "", "All"),
+    (Some(AccountKind::Person), "person", "People"),
+    (
+        Some(AccountKind::Organisation),
+        "organisation",
+        "Organisations",
+    ),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AccountKind {
+    Person,
+    Organisation,
+}
+
+impl AccountKind {
+    fn of(account: &Account) -> Self {
+        match account.organisation {
+            Some(_) => Self::Organisation,
+            None => Self::Person,
+        }
+    }
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct AccountOrderQuery {
     /// A part of an e-mail, of an id or of a key's shortened text.
     q: String,
+    /// A value of [`KINDS`]; any other text selects all accounts.
+    kind: String,
     /// A value of [`ORDERS`]; any other text selects the first order.
     sort: String,
     /// Page number, starting at 1; any other text selects page 1.
@@ -84,6 +112,7 @@ struct ListLink {
 struct AccountsPage {
     frame: Frame,
     q: String,
+    kind: &'static str,
     sort: &'static str,
     fault: Option<String>,
     max_chars: usize,
@@ -91,8 +120,19 @@ struct AccountsPage {
     may_act: bool,
     rows: Vec<AccountFundsRow>,
     found: String,
+    /// Empty if there are no organisations.
+    kinds: Vec<ListLink>,
     orders: Vec<ListLink>,
     pages: Vec<ListLink>,
+}
+
+/// What the list has.
+struct Listed {
+    rows: Vec<AccountFundsRow>,
+    /// Number of all accounts that were found.
+    found: usize,
+    /// True if organisations match the term, whatever kind is chosen.
+    has_organisations: bool,
 }
 
 pub async fn show(
@@ -106,28 +146,46 @@ pub async fn show(
         .iter()
         .find(|(_, value, _)| *value == query.sort)
         .unwrap_or(&ORDERS[0]);
+    let (chosen_kind, kind, _) = *KINDS
+        .iter()
+        .find(|(_, value, _)| *value == query.kind)
+        .unwrap_or(&KINDS[0]);
     let number = query.page.parse().unwrap_or(1).max(1);
     let (accounts, billing, now_ms) = (app.accounts.clone(), app.billing.clone(), now_ms());
     let is_too_long = q.chars().count() > MAX_TERM_CHARS;
     let term = q.clone();
-    let found = run_blocking(move || match is_too_long {
-        true => Ok((Vec::new(), 0)),
-        false => rows(&accounts, &billing, &term, order, number, now_ms),
+    let listed = run_blocking(move || match is_too_long {
+        true => Ok(Listed {
+            rows: Vec::new(),
+            found: 0,
+            has_organisations: false,
+        }),
+        false => {
+            let choice = (term.as_str(), chosen_kind);
+            list(&accounts, &billing, choice, order, number, now_ms)
+        }
     });
-    let (rows, found) = found.await??;
+    let Listed {
+        rows,
+        found,
+        has_organisations,
+    } = listed.await??;
     let fault = is_too_long.then(|| format!("Search for at most {MAX_TERM_CHARS} characters."));
     let status = match is_too_long {
         true => StatusCode::UNPROCESSABLE_ENTITY,
         false => StatusCode::OK,
     };
-    let link = |text, sort: &str, page: usize, chosen| ListLink {
-        text,
-        url: format!(
-            "/dashboard/operator/accounts?{}",
-            encode(&[("q", &q), ("sort", sort), ("page", &page.to_string())])
-        ),
-        chosen,
+    let link_of = |text, kind: &str, sort: &str, page: usize, chosen| {
+        let mut query = vec![("q", q.as_str()), ("sort", sort)];
+        let page = page.to_string();
+        query.push(("page", &page));
+        if !kind.is_empty() {
+            query.push(("kind", kind));
+        }
+        let url = format!("/dashboard/operator/accounts?{}", encode(&query));
+        ListLink { text, url, chosen }
     };
+    let link = |text, sort: &str, page, chosen| link_of(text, kind, sort, page, chosen);
     let is_first = number == 1;
     let is_last = number.saturating_mul(ROWS_PER_PAGE) >= found;
     let pages = [
@@ -137,11 +195,17 @@ pub async fn show(
     ];
     let page = AccountsPage {
         frame: Frame::new("Accounts", &user).with_index_lag(app.billing.pages().index_lag()),
+        kinds: KINDS
+            .map(|(_, value, text)| link_of(text, value, sort, 1, value == kind))
+            .into_iter()
+            .filter(|_| has_organisations)
+            .collect(),
         orders: ORDERS
             .map(|(_, value, text)| link(text, value, 1, value == sort))
             .into(),
         pages: pages.into_iter().flatten().collect(),
         q: q.chars().take(MAX_TERM_CHARS).collect(),
+        kind,
         sort,
         fault,
         max_chars: MAX_TERM_CHARS,
@@ -152,20 +216,22 @@ pub async fn show(
     Ok(html(status, &page))
 }
 
-/// Returns a page of the accounts that match a term, and the number of all matches.
-fn rows(
+/// Returns a page of the accounts that match a term and are of a kind.
+fn list(
     accounts: &Accounts,
     billing: &Billing,
-    term: &str,
+    (term, kind): (&str, Option<AccountKind>),
     order: AccountOrder,
     number: usize,
     now_ms: i64,
-) -> Result<(Vec<AccountFundsRow>, usize), StoreError> {
+) -> Result<Listed, StoreError> {
     let directory = accounts.directory();
     let mut found = match term {
         "" => directory.page(None, u32::MAX)?,
         term => directory.search(term, None, u32::MAX)?,
     };
+    let has_organisations = found.iter().any(|it| it.organisation.is_some());
+    found.retain(|account| kind.is_none_or(|kind| kind == AccountKind::of(account)));
     let (first_day, today) = (first_day(now_ms), now_ms.div_euclid(DAY_MS));
     match order {
         // Ids ascend with the time of creation, so reversing them puts the newest first.
@@ -207,7 +273,11 @@ fn rows(
             account,
         })
     });
-    Ok((rows.collect::<Result<_, _>>()?, count))
+    Ok(Listed {
+        rows: rows.collect::<Result<_, _>>()?,
+        found: count,
+        has_organisations,
+    })
 }
 
 /// Returns the first day that the sums cover, in days since 1970 UTC.

@@ -35,6 +35,8 @@ pub enum SpendingGroup {
     Model,
     Key,
     Time,
+    /// By member of an organisation.
+    Member,
     /// By vendor over all accounts, for operators. The vendor's name is in place of the model's.
     Vendor,
     /// By account over all accounts, for operators.
@@ -42,9 +44,10 @@ pub enum SpendingGroup {
 }
 
 impl SpendingGroup {
-    const ALL: [(Self, &'static str, &'static str); 3] = [
+    const ALL: [(Self, &'static str, &'static str); 4] = [
         (Self::Model, "model", "By model"),
         (Self::Key, "key", "By key"),
+        (Self::Member, "member", "By member"),
         (Self::Time, "day", "By day"),
     ];
 }
@@ -212,7 +215,8 @@ impl SpendingQuery {
         RANGES.into_iter().map(choice).collect()
     }
 
-    pub(super) fn group_choices(&self) -> Vec<SpendingChoice> {
+    /// `has_members`: the account is an organisation's.
+    pub(super) fn group_choices(&self, has_members: bool) -> Vec<SpendingChoice> {
         let choice = |(_, value, text)| {
             let mut fields = vec![("range", self.range()), ("by", value)];
             if self.range() == CUSTOM_RANGE {
@@ -224,7 +228,11 @@ impl SpendingQuery {
                 chosen: value == self.group_value(),
             }
         };
-        SpendingGroup::ALL.into_iter().map(choice).collect()
+        SpendingGroup::ALL
+            .into_iter()
+            .filter(|(group, ..)| has_members || *group != SpendingGroup::Member)
+            .map(choice)
+            .collect()
     }
 }
 
@@ -391,10 +399,10 @@ mod tests {
             "spending?range=last-month&by=key"
         );
         assert_eq!(
-            urls(custom.group_choices())[2],
+            urls(custom.group_choices(false))[2],
             "spending?range=custom&by=day&from=2026-11-01&to=2026-11-02"
         );
         let hostile = query("\"><script>", "", "");
-        assert!(!urls(hostile.group_choices())[0].contains('<'));
+        assert!(!urls(hostile.group_choices(true))[0].contains('<'));
     }
 }

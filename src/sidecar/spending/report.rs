@@ -9,6 +9,7 @@ use crate::billing::activity::SpendTotals;
 use crate::billing::usage::{HOUR_MS, UsageInterval, UsageRow, UsageSpan};
 use crate::sidecar::display::{Credits, group_digits, percent};
 use crate::sidecar::key_names::KeyNames;
+use accounts::Member;
 use base::clock::{month_number, month_start_ms, rfc3339};
 use credits::money::Micro;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub struct SpendingReport {
     pub interval_name: &'static str,
     /// Approximate number of seconds between two rows of the chart's table.
     pub step_s: i64,
-    /// Kind of the rows of the table of groups: `Model` or `Key`; empty without groups.
+    /// Kind of the rows of the table of groups, such as `Model`; empty without groups.
     pub group_name: &'static str,
     /// Groups in descending order of cost.
     pub groups: Vec<SpendingGroupRow>,
@@ -50,7 +51,7 @@ pub struct SpendingSum {
 }
 
 pub struct SpendingGroupRow {
-    /// Name of the model, or id of the key; `None` for the row of all others.
+    /// Name of the model, or id of the key or the membership; `None` for the row of all others.
     pub id: Option<String>,
     pub name: String,
     /// Shortened text of the key.
@@ -110,6 +111,7 @@ impl SpendingReport {
     ) -> Self {
         let group_id = |row: &UsageRow| match group {
             SpendingGroup::Key => row.key_id.clone(),
+            SpendingGroup::Member => row.member.clone(),
             SpendingGroup::Time => String::new(),
             SpendingGroup::Model | SpendingGroup::Vendor | SpendingGroup::Account => {
                 row.model.clone()
@@ -173,6 +175,7 @@ impl SpendingReport {
             group_name: match group {
                 SpendingGroup::Model => "Model",
                 SpendingGroup::Key => "Key",
+                SpendingGroup::Member => "Member",
                 SpendingGroup::Vendor => "Vendor",
                 SpendingGroup::Account => "Account",
                 SpendingGroup::Time => "",
@@ -193,19 +196,38 @@ impl SpendingReport {
 
     /// Replaces the ids of keys by the keys' names.
     pub fn name_keys(&mut self, names: &KeyNames) {
-        for (index, group) in self.groups.iter_mut().enumerate() {
-            let Some(id) = &group.id else { continue };
+        self.name_groups(|group, id| {
             let key = names.get(id, id);
+            group.key_shown = Some(key.shown);
+            group.is_revoked = key.is_revoked;
+            key.name
+        });
+    }
+
+    /// Replaces the ids of memberships by the e-mails of the members, or by the account's id of who
+    /// has left.
+    pub fn name_members(&mut self, members: &[Member]) {
+        self.name_groups(|_, id| match id.rsplit_once('/') {
+            None => "Keys of no member".to_owned(),
+            Some((_, person)) => match members.iter().find(|it| it.person == person) {
+                Some(member) => member.email.clone(),
+                None => format!("Former member ({person})"),
+            },
+        });
+    }
+
+    /// Names the groups, also in the chart, by their ids.
+    fn name_groups(&mut self, name: impl Fn(&mut SpendingGroupRow, &str) -> String) {
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let Some(id) = group.id.clone() else { continue };
+            group.name = name(group, &id);
             if let Some(series) = self
                 .series
                 .get_mut(index)
                 .filter(|_| index < MAX_CHART_SERIES)
             {
-                series.name.clone_from(&key.name);
+                series.name.clone_from(&group.name);
             }
-            group.name = key.name;
-            group.key_shown = Some(key.shown);
-            group.is_revoked = key.is_revoked;
         }
     }
 }
@@ -252,7 +274,7 @@ fn group_rows(
     let field = match group {
         SpendingGroup::Model => Some("model"),
         SpendingGroup::Key => Some("key"),
-        SpendingGroup::Vendor | SpendingGroup::Account => None,
+        SpendingGroup::Member | SpendingGroup::Vendor | SpendingGroup::Account => None,
         SpendingGroup::Time => return Vec::new(),
     };
     let row = |(index, (id, sum)): (usize, &(String, SpendTotals))| SpendingGroupRow {

@@ -485,6 +485,16 @@ async fn usage_by_member_is_of_who_held_the_key_when_it_was_used() {
     }
     assert_eq!(report(Some(Member), "group_by=member"), [row(Member)]);
 
+    let page = async |role: OrganisationRole| {
+        let cookie = &company.person(role).cookie;
+        world.get("/dashboard/spending?by=member", cookie).await
+    };
+    let shown = page(Owner).await.expect(200);
+    for role in [Admin, Member, Owner] {
+        shown.shows(&format!("{}@example.com", role.name()));
+    }
+    page(Member).await.expect(403);
+
     let operator = actor("uid 0");
     let acting = world.accounts.with_actor(&operator, now_ms());
     let keys_to = Some(&*company.person(Member).id);
@@ -499,6 +509,10 @@ async fn usage_by_member_is_of_who_held_the_key_when_it_was_used() {
     }
     let closed = acting.delete_account(admin).unwrap();
     assert_eq!(closed, accounts::CloseAccountOutcome::Done);
+    page(Owner)
+        .await
+        .expect(200)
+        .shows(&format!("Former member ({admin})"));
     let of_admin = (json!(admin), Value::Null);
     assert!(report(None, "group_by=member").contains(&of_admin));
 }
