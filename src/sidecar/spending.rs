@@ -1,4 +1,4 @@
-//! Shows spending, by model, by key, by member or by time, on a page of its own and on the overview.
+//! Shows spending, by model, key, member or time, on a page of its own and on the overview.
 //!
 //! All times are UTC, and the pages say so. This module must read the ledger's sums instead of
 //! entries. The exception is cache savings, for which no sums exist, so the page reads the latest

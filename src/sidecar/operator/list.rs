@@ -70,12 +70,10 @@ enum AccountKind {
     Organisation,
 }
 
-impl AccountKind {
-    fn of(account: &Account) -> Self {
-        match account.organisation {
-            Some(_) => Self::Organisation,
-            None => Self::Person,
-        }
+fn account_kind(account: &Account) -> AccountKind {
+    match account.organisation {
+        Some(_) => AccountKind::Organisation,
+        None => AccountKind::Person,
     }
 }
 
@@ -231,7 +229,7 @@ fn list(
         term => directory.search(term, None, u32::MAX)?,
     };
     let has_organisations = found.iter().any(|it| it.organisation.is_some());
-    found.retain(|account| kind.is_none_or(|kind| kind == AccountKind::of(account)));
+    found.retain(|account| kind.is_none_or(|kind| kind == account_kind(account)));
     let (first_day, today) = (first_day(now_ms), now_ms.div_euclid(DAY_MS));
     match order {
         // Ids ascend with the time of creation, so reversing them puts the newest first.

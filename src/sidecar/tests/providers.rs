@@ -379,7 +379,7 @@ async fn a_group_gives_a_role_and_takes_it_again() {
     // The claims of the other endpoint count where the token has none.
     provider.play(|play| play.userinfo = json!({"sub": "s1", "groups": ["llm-admins"]}));
     assert_eq!(role_with(Value::Null).await, Role::Admin);
-    // A role that groups gave ends with the link to them, whoever ends it.
+    // A role that groups gave ends with the link to them.
     let acting = world.accounts.with_actor(&by, now_ms());
     let unlinked = acting.unlink_identities(&account.id, "company").unwrap();
     let account = world.accounts.find(&account.id).unwrap().unwrap();

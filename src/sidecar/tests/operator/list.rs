@@ -1,6 +1,7 @@
 //! Tests the operators' list of accounts: its search, its amounts and its sums.
 
 use super::*;
+use accounts::Actor;
 use credits::money::Micro;
 
 /// Path of an account's page, up to its id.
@@ -189,4 +190,20 @@ async fn accounts_are_ordered_by_what_the_reader_chooses() {
         .await;
     assert_eq!(order(&found), ["many01", "many00"]);
     assert_eq!(found.inside("found"), "(2)");
+    assert!(!found.body.contains("kind="), "there are no organisations");
+    let by = Actor {
+        actor: "uid 0".to_owned(),
+        address: String::new(),
+    };
+    let acting = root.world.accounts.with_actor(&by, now_ms());
+    acting
+        .create_organisation("Acme", &id("many00@example.com"))
+        .unwrap();
+    for (kind, expected) in [("", "(5)"), ("person", "(4)"), ("organisation", "(1)")] {
+        let path = format!("/dashboard/operator/accounts?sort=balance&kind={kind}");
+        let page = root.get(&path).await;
+        assert_eq!(page.inside("found"), expected, "{kind}");
+        assert_eq!(page.body.contains(">Acme<"), kind != "person");
+        page.shows("&#38;kind=organisation\"");
+    }
 }
