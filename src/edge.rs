@@ -184,7 +184,7 @@ impl ProxyHttp for Gateway {
         Ok(())
     }
 
-    /// 5. Writes the header that the vendor gets.
+    /// 5. Begins to send the request, and writes the header that the vendor gets.
     async fn upstream_request_filter(
         &self,
         _session: &mut Session,
@@ -192,7 +192,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestContext,
     ) -> Result<()> {
         match &mut ctx.stage {
-            Stage::Admitted(call) => upstream::build_vendor_header(&ctx.record, call, header),
+            Stage::Admitted(call) => upstream::begin_sending(&ctx.record, call, header),
             Stage::Sidecar(request) => {
                 upstream::build_sidecar_header(self, &ctx.record, request, header)
             }

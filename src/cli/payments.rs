@@ -4,7 +4,7 @@
 
 use super::account::{CommandContext, command_line_actor, print};
 use crate::document;
-use crate::payments::{FULL_REFUND, OrderState, PaymentRefund, Payments};
+use crate::payments::{FULL_REFUND, OrderRow, OrderState, PaymentRefund, Payments};
 use accounts::db::payment_book::OrderFilter;
 use accounts::db::payments::ClawbackState;
 use anyhow::{Context as _, bail};

@@ -18,6 +18,7 @@ mod operation;
 mod pacing;
 mod page;
 mod preflight;
+mod received;
 mod reserve;
 
 use super::cors::CorsHeaders;
@@ -46,6 +47,7 @@ use operation::{ApiOperation, version_header};
 use pingora::Result;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
+use received::{AdmissionRequest, PreparedRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -341,10 +343,11 @@ async fn admit_vendor_request(
     failpoint::hit(Point::AfterAuth);
     let (principal, free) = (&authenticated.principal, operation.free);
     let authorized = header::authorize(gateway, settings, session, principal, &operation).await?;
-    let request = call::AdmissionRequest {
+    let request = AdmissionRequest {
         gateway,
         settings,
         record: &ctx.record,
+        cpu: gateway.cpu.worker(&principal.account_id, &settings.limits),
         authenticated,
         operation,
         authorized,
@@ -354,14 +357,14 @@ async fn admit_vendor_request(
         Some(endpoint) => Box::pin(metered::prepare(session, request, endpoint)).await,
     };
     match prepared.inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))? {
-        call::PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
-        call::PreparedRequest::Count(tokens) => {
+        PreparedRequest::Call(call) => Ok(AdmissionOutcome::Call(call)),
+        PreparedRequest::Count(tokens) => {
             Box::pin(local_api::send_count(session, ctx, tokens))
                 .await
                 .map_err(unanswerable)?;
             Ok(AdmissionOutcome::Answered("count"))
         }
-        call::PreparedRequest::Replay(response) => {
+        PreparedRequest::Replay(response) => {
             Box::pin(local_api::send_replay(session, ctx, response))
                 .await
                 .map_err(unanswerable)?;

@@ -186,18 +186,19 @@ pub fn select_sidecar_peer(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     Ok(Box::new(peer))
 }
 
-/// Builds the header that the vendor gets, and begins the attempt.
+/// Begins to send a request to its vendor. `header` is the client's, with the gateway's key, and
+/// becomes the vendor's.
 ///
 /// # Errors
-/// Returns an error if a configured value does not fit into a header, and if no endpoint was
-/// chosen: the header that Pingora passes in is the client's, with the gateway's key.
-pub fn build_vendor_header(
+/// Returns the errors of [`build_vendor_header`]. Pingora then sends nothing.
+pub fn begin_sending(
     record: &RequestRecord,
     call: &mut AdmittedRequest,
     header: &mut RequestHeader,
 ) -> Result<()> {
-    let trace = record.trace.as_ref();
-    let traceparent = trace.and_then(|trace| trace.traceparent());
+    // Pingora has set the version of the connection at this point, and expects the same version in
+    // the header that it gets back.
+    let version = header.version;
     call.attempts.was_sent = true;
     if let Some(attempt) = &mut call.attempt {
         attempt.has_refused = false;
@@ -205,10 +206,27 @@ pub fn build_vendor_header(
     }
     call.failure = None;
     call.response.answered_at = None;
-    // Pingora has set the version of the connection at this point, and expects the same version in
-    // the header that it gets back.
-    let version = header.version;
     call.exchange.begin_attempt(version == Version::HTTP_2);
+    *header = build_vendor_header(record, call, version)?;
+    // Cork only an HTTP/1 connection: other requests may share an HTTP/2 connection.
+    if version != Version::HTTP_2
+        && let Some(socket) = call.attempt.as_ref().and_then(|attempt| attempt.socket)
+    {
+        call.exchange.cork(socket);
+    }
+    Ok(())
+}
+
+/// Builds the header that the vendor gets.
+///
+/// # Errors
+/// Returns an error if a configured value does not fit into a header, and if no endpoint was
+/// chosen.
+fn build_vendor_header(
+    record: &RequestRecord,
+    call: &AdmittedRequest,
+    version: Version,
+) -> Result<RequestHeader> {
     let Some(endpoint) = call.endpoint() else {
         return Err(no_upstream());
     };
@@ -250,17 +268,11 @@ pub fn build_vendor_header(
         }
     }
     target::add_credentials(&mut upstream_header, endpoint, &vendor.api_key)?;
-    if let Some(traceparent) = traceparent {
+    let trace = record.trace.as_ref();
+    if let Some(traceparent) = trace.and_then(|trace| trace.traceparent()) {
         upstream_header.insert_header(TRACEPARENT, traceparent)?;
     }
-    // Cork only an HTTP/1 connection: other requests may share an HTTP/2 connection.
-    if version != Version::HTTP_2
-        && let Some(socket) = call.attempt.as_ref().and_then(|attempt| attempt.socket)
-    {
-        call.exchange.cork(socket);
-    }
-    *header = upstream_header;
-    Ok(())
+    Ok(upstream_header)
 }
 
 /// Returns the error for a hook that Pingora calls without an upstream, which does not happen.

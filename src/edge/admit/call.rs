@@ -1,106 +1,47 @@
 //! Turns a body into an [`AdmittedRequest`]: the operation, the model, and a hold for the largest
 //! possible cost.
 //!
-//! This file must not encode the request itself. Next: `admit/reserve.rs` (the hold),
-//! `edge/outbound.rs` (the request in a model's protocol, and its price),
-//! `edge/outbound/fallback.rs` (fallback models), `intake.rs` (how the body reaches the vendor).
+//! This file must not encode the request itself. Next: `admit/received.rs` (the steps that metered
+//! endpoints take too), `admit/reserve.rs` (the hold), `edge/outbound.rs` (the request in a model's
+//! protocol, and its price), `edge/outbound/fallback.rs` (fallback models), `intake.rs` (how the
+//! body reaches the vendor).
 
-use super::header::HeaderAdmission;
-use super::idempotency_key::{self, IdempotencyOutcome};
+use super::idempotency_key::IdempotencyOutcome;
 use super::operation::{ApiOperation, version_header};
-use super::pacing;
+use super::received::{AdmissionRequest, AdmittedParts, PreparedRequest, before_cutoff};
 use super::reserve::ReservedRequest;
-use crate::edge::cpu_pool::{self, CpuSlot, CpuWorker};
-use crate::edge::gateway::Gateway;
-use crate::edge::intake::{self, BodyLimits, BodyShare, Deadlines};
+use crate::edge::cpu_pool::CpuSlot;
+use crate::edge::intake::BodyShare;
 use crate::edge::model_lookup::find_model;
 use crate::edge::outbound::{self, OutboundRequest};
-use crate::edge::shutdown::Shutdown;
 use crate::edge::state::admitted::AdmittedRequest;
-use crate::edge::state::attempt::{AttemptHistory, VendorCall};
-use crate::edge::state::authenticated::Authenticated;
-use crate::edge::state::record::RequestRecord;
+use crate::edge::state::attempt::VendorCall;
 use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
 use crate::edge::upstream;
-use crate::idempotency::{self, BodyHash, ReplayedResponse};
+use crate::idempotency::{self, BodyHash, IdempotencyGuard};
 use bytes::Bytes;
-use config::Settings;
 use config::catalog::CatalogModel;
 use llm_protocol::Protocol;
-use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::failure::Failure;
 use llm_protocol::request::{self, ConversationKey, RequestSummary};
 use llm_protocol::translate;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-pub enum PreparedRequest {
-    Call(Box<AdmittedRequest>),
-    Count(u64),
-    /// The gateway stored a response to an earlier request with this idempotency key.
-    Replay(ReplayedResponse),
-}
-
-/// A request whose header has passed.
-pub struct AdmissionRequest<'a> {
-    pub gateway: &'a Gateway,
-    pub settings: &'a Arc<Settings>,
-    pub record: &'a RequestRecord,
-    pub authenticated: Authenticated,
-    pub operation: ApiOperation,
-    pub authorized: HeaderAdmission,
-}
+use std::time::Instant;
 
 /// Reads the body, finds the model and reserves credit.
 ///
 /// # Errors
 /// Returns an error if the body is not a valid request, names no model, requests an unavailable
 /// feature, or costs more than the account can pay.
-#[expect(
-    clippy::too_many_lines,
-    reason = "the steps of admission, in their order"
-)]
 pub async fn prepare(
     session: &mut Session,
-    request: AdmissionRequest<'_>,
+    mut request: AdmissionRequest<'_>,
 ) -> Result<PreparedRequest, Failure> {
-    let AdmissionRequest {
-        gateway,
-        settings,
-        record,
-        authenticated,
-        operation,
-        authorized,
-    } = request;
-    let principal = &authenticated.principal;
-    let surface = operation.surface;
-    let HeaderAdmission {
-        mut share,
-        arrival,
-        has_credit,
-    } = authorized;
-    let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
-    let (body, body_read, slot) =
-        receive_body(gateway, settings, session, &mut share, &cpu).await?;
-    let values_max = settings.limits.body_values;
-    let short_values = slot.values_max().filter(|short| *short < values_max);
-    let account_id = &principal.account_id;
-    let mut parse = |slot: CpuSlot, header: &RequestHeader, values_max| {
-        let body = body.clone();
-        slot.run(|| parse_request(&operation, values_max, account_id, header, body, &mut share))
-    };
-    let mut parsed = parse(
-        slot,
-        session.req_header(),
-        short_values.unwrap_or(values_max),
-    );
-    if parsed.is_err() && short_values.is_some() {
-        // The body may have too many values for a short job.
-        let slot = Box::pin(before_cutoff(gateway, cpu.slot(usize::MAX, session))).await?;
-        parsed = parse(slot, session.req_header(), values_max);
-    }
+    let (body, body_read, slot) = request.receive(session).await?;
+    let (settings, record) = (request.settings, request.record);
     // Destructure at once: a variable for the whole would stay in the future beside its parts.
     let ParsedRequest {
         body,
@@ -108,213 +49,222 @@ pub async fn prepare(
         summary,
         conversation,
         count,
-    } = parsed?;
+    } = request.parse(session, body, slot).await?;
+    let principal = &request.authenticated.principal;
     let model = find_model(settings, principal, &summary.model)
-        .inspect_err(|_| record.note_unknown_model(&summary.model))?;
-    let model = model.select_variant(surface, &summary);
-    // Record the model before any check can refuse the request, so that the account holder sees it.
-    let _ = record.model.set(Arc::clone(model));
-    operation.check_model(model)?;
-    let is_translated = !model.passes_through(surface);
-    let is_local = !has_credit || is_counted_locally(model, &operation);
+        .inspect_err(|_| record.note_unknown_model(&summary.model))?
+        .select_variant(request.operation.surface, &summary);
+    request.check_model(model)?;
+    let is_local = !request.authorized.has_credit || is_counted_locally(model, &request.operation);
     if is_local && let Some(count) = count {
         return count.map(PreparedRequest::Count);
     }
-    let idempotency = match idempotency_key::claim_key(
-        gateway,
-        settings,
-        session,
-        &operation,
-        principal,
-        body_hash,
-        &record.request_id,
-    )
-    .await?
-    {
+    let idempotency = match request.claim_key(session, body_hash).await? {
         IdempotencyOutcome::Proceed(idempotency) => idempotency,
         IdempotencyOutcome::Replay(response) => return Ok(PreparedRequest::Replay(response)),
     };
+    let surface = request.operation.surface;
     let flags = preview_flags(session, surface);
+    let account_id = Arc::clone(&request.authenticated.principal.account_id);
+    let content = summary.features.content;
+    let turns = &request.gateway.turns;
     let outbound_request = OutboundRequest {
-        turn: MeteredTurn::new(
-            &gateway.turns,
-            &principal.account_id,
-            conversation,
-            summary.features.content,
-            model,
-        )
-        .with_drafts(summary.drafts(), summary.choices),
+        turn: MeteredTurn::new(turns, &account_id, conversation, content, model)
+            .with_drafts(summary.drafts(), summary.choices),
         settings,
         surface,
         model,
-        strict: session
-            .req_header()
-            .headers
-            .get("x-gateway-strict")
-            .is_some_and(|value| value.as_bytes() == b"true"),
+        strict: is_strict(session),
         body,
         summary: &summary,
         request_id: &record.request_id,
-        account_id: Arc::clone(&principal.account_id),
+        account_id,
         is_interleaved: outbound::is_interleaved(&flags),
     };
-    let version = version_header(session, settings);
     let (previews, dropped) = outbound_request.filter_preview_flags(&flags);
     outbound_request.reject_if_strict(dropped.as_slice())?;
     outbound_request.reject_if_strict(&summary.rewritten)?;
-    if !operation.free {
-        pacing::wait_for_ledger(gateway, session, &principal.account_id).await?;
+    if !request.operation.free {
+        request.wait_for_ledger(session).await?;
     }
-    let encoding_work = outbound_request.encoding_work();
-    let slot = before_cutoff(gateway, cpu.slot(encoding_work, session)).await?;
-    // The hold counts the request from this line on.
-    drop(arrival);
-    let ReservedRequest {
-        hold,
-        encoded,
-        fallbacks,
-        usage_bounds,
-    } = match operation.free {
-        true => ReservedRequest::without_hold(slot.run(|| {
-            share.run_with_extra(outbound_request.tree_bytes(), || {
-                outbound_request.encode(None, None)
-            })
-        })?),
-        false => {
-            outbound_request
-                .reserve_and_clamp(gateway, principal, &mut share, (&cpu, slot))
-                .await?
-        }
-    };
-    let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
-    let reasoning_retry = outbound_request.retry_without_reasoning(&encoded, false);
-    share.grow_to(outbound_request.retained_bytes(
-        &encoded,
-        reasoning_retry.is_some(),
-        fallbacks.as_deref(),
-    ))?;
-    let endpoints = gateway
-        .endpoint_registry
-        .pool_for(&outbound_request.model.vendor);
-    let (body, left_out) = match outbound_request.is_fixed() {
-        true => (encoded.body.clone(), Vec::new()),
-        false => upstream::leave_out_refused(&endpoints, model, &cpu, encoded.body.clone()),
-    };
-    let sequencer = encoded.sequencer(idempotency.is_some());
-    let (path, version) = if is_translated {
-        (translate::vendor_path(model.protocol()), None)
-    } else {
-        (operation.path, version)
-    };
-    let vendor_call = VendorCall {
-        content_type: None,
-        path,
-        version,
-        previews,
-        asks_for_stream: encoded.asks_for_stream,
-        endpoints,
-        affinity_key: outbound_request.affinity_key(operation.free),
-    };
-    let (model, sent_bytes, is_drained) = (
-        Arc::clone(model),
-        body.len(),
-        summary.stream && idempotency.is_none(),
-    );
-    // With an idempotency key, the gateway reads the whole response even if the client has
-    // disconnected.
-    let exchange = intake::wrap_session(
-        session,
-        body,
-        share,
-        deadlines(
-            settings,
-            record.arrived,
-            is_drained,
-            Arc::clone(&gateway.shutdown),
-        ),
-    );
-    exchange.set_idempotency(idempotency);
-    exchange.set_response_expectations(
-        model.hides_reasoning() || outbound_request.turn.is_estimate_uncertain(),
-        outbound_request.keep_alive(sequencer),
-    );
-    Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
-        authenticated,
-        settings: Arc::clone(settings),
-        model,
-        vendor_call,
-        attempts: AttemptHistory::default(),
-        attempt: None,
-        hold,
-        body_bytes: outbound_request.body.len() as u64,
-        turn: outbound_request.turn.clone(),
-        usage_bounds,
-        sent_bytes,
-        wants_stream: summary.stream,
-        is_strict: outbound_request.is_fixed(),
-        warnings: [encoded.warnings, dropped.into_iter().collect(), left_out].concat(),
-        response: Responding::new(
-            outbound_request.request_id,
-            outbound_request.summary,
-            encoded.translation,
-            count.and_then(Result::ok),
-        ),
-        exchange,
-        reasoning_retry,
-        fallbacks,
-        failure: None,
-        vendor_fault: None,
+    let slot = request.cpu.slot(outbound_request.encoding_work(), session);
+    let slot = before_cutoff(request.gateway, slot).await?;
+    request.end_arrival();
+    let reserved = request.reserve(&outbound_request, slot).await?;
+    let decided = DecidedCall {
         body_read,
-        admitted: Instant::now(),
-        billed: None,
-        cpu,
-        metered: None,
-    })))
+        idempotency,
+        version: version_header(session, settings),
+        flags,
+        previews,
+        dropped,
+        count: count.and_then(Result::ok),
+    };
+    let call = request.admit_reserved(session, &outbound_request, reserved, decided)?;
+    Ok(PreparedRequest::Call(call))
 }
 
-/// Waits, but not beyond the cutoff of a shutdown.
-///
-/// # Errors
-/// Returns 503 at the cutoff.
-pub(super) async fn before_cutoff<T>(
-    gateway: &Gateway,
-    waiting: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    tokio::select! {
-        biased;
-        outcome = waiting => outcome,
-        () = gateway.shutdown.wait_for_cutoff() => {
-            gateway.shutdown.count_cut();
-            Err(Failure::from_kind(Kind::Draining))
+/// What admission has decided about a call besides its hold.
+struct DecidedCall {
+    /// Time at which the client's body was complete.
+    body_read: Instant,
+    idempotency: Option<Box<IdempotencyGuard>>,
+    version: Option<String>,
+    /// The client's preview flags.
+    flags: Vec<String>,
+    /// The preview flags that the vendor gets.
+    previews: Option<String>,
+    /// Warning about the other preview flags.
+    dropped: Option<String>,
+    /// The gateway's own count of tokens, if the request asks for one.
+    count: Option<u64>,
+}
+
+impl AdmissionRequest<'_> {
+    async fn parse(
+        &mut self,
+        session: &mut Session,
+        body: Bytes,
+        slot: CpuSlot,
+    ) -> Result<ParsedRequest, Failure> {
+        let values_max = self.settings.limits.body_values;
+        let short_values = slot.values_max().filter(|short| *short < values_max);
+        let first_max = short_values.unwrap_or(values_max);
+        let first = self.parse_in(slot, session.req_header(), body.clone(), first_max);
+        if first.is_ok() || short_values.is_none() {
+            return first;
+        }
+        // The body may have too many values for a short job.
+        let slot = self.cpu.slot(usize::MAX, session);
+        let slot = Box::pin(before_cutoff(self.gateway, slot)).await?;
+        self.parse_in(slot, session.req_header(), body, values_max)
+    }
+
+    fn parse_in(
+        &mut self,
+        slot: CpuSlot,
+        header: &RequestHeader,
+        body: Bytes,
+        values_max: u64,
+    ) -> Result<ParsedRequest, Failure> {
+        let account_id = &self.authenticated.principal.account_id;
+        slot.run(|| {
+            parse_request(
+                &self.operation,
+                values_max,
+                account_id,
+                header,
+                body,
+                &mut self.authorized.share,
+            )
+        })
+    }
+
+    /// Encodes the request, and reserves its largest possible cost unless it is free.
+    async fn reserve(
+        &mut self,
+        request: &OutboundRequest<'_>,
+        slot: CpuSlot,
+    ) -> Result<ReservedRequest, Failure> {
+        if self.operation.free {
+            return Ok(ReservedRequest::without_hold(slot.run(|| {
+                self.authorized
+                    .share
+                    .run_with_extra(request.tree_bytes(), || request.encode(None, None))
+            })?));
+        }
+        let principal = &self.authenticated.principal;
+        request
+            .reserve_and_clamp(
+                self.gateway,
+                principal,
+                &mut self.authorized.share,
+                (&self.cpu, slot),
+            )
+            .await
+    }
+
+    /// Hands a request with its hold to its first attempt.
+    fn admit_reserved(
+        mut self,
+        session: &mut Session,
+        request: &OutboundRequest<'_>,
+        reserved: ReservedRequest,
+        decided: DecidedCall,
+    ) -> Result<Box<AdmittedRequest>, Failure> {
+        let ReservedRequest {
+            encoded, fallbacks, ..
+        } = reserved;
+        let fallbacks = fallbacks
+            .map(|fallbacks| fallbacks.with_headers(decided.version.clone(), decided.flags));
+        let reasoning_retry = request.retry_without_reasoning(&encoded, false);
+        let has_retry = reasoning_retry.is_some();
+        let retained = request.retained_bytes(&encoded, has_retry, fallbacks.as_deref());
+        self.authorized.share.grow_to(retained)?;
+        let sequencer = encoded.sequencer(decided.idempotency.is_some());
+        let vendor_call = VendorCall {
+            previews: decided.previews,
+            asks_for_stream: encoded.asks_for_stream,
+            ..self.vendor_call(request, decided.version)
+        };
+        let (model, endpoints) = (request.model, &vendor_call.endpoints);
+        let (sent, left_out) = match request.is_fixed() {
+            true => (encoded.body, Vec::new()),
+            false => upstream::leave_out_refused(endpoints, model, &self.cpu, encoded.body),
+        };
+        let summary = request.summary;
+        let parts = AdmittedParts {
+            model: Arc::clone(model),
+            vendor_call,
+            hold: reserved.hold,
+            turn: request.turn.clone(),
+            response: Responding::new(
+                request.request_id,
+                summary,
+                encoded.translation,
+                decided.count,
+            ),
+            idempotency: decided.idempotency,
+            body: (decided.body_read, request.body.len()),
+            sent,
+            wants_stream: summary.stream,
+            is_strict: request.is_fixed(),
+        };
+        let mut call = self.admit(session, parts);
+        call.exchange.set_response_expectations(
+            model.hides_reasoning() || request.turn.is_estimate_uncertain(),
+            request.keep_alive(sequencer),
+        );
+        call.usage_bounds = reserved.usage_bounds;
+        call.warnings = [encoded.warnings, Vec::from_iter(decided.dropped), left_out].concat();
+        call.reasoning_retry = reasoning_retry;
+        call.fallbacks = fallbacks;
+        Ok(call)
+    }
+
+    /// Returns the call to the vendor of the request's model, without what depends on its encoding.
+    fn vendor_call(&self, request: &OutboundRequest<'_>, version: Option<String>) -> VendorCall {
+        let model = request.model;
+        let (path, version) = match model.passes_through(request.surface) {
+            true => (self.operation.path, version),
+            false => (translate::vendor_path(model.protocol()), None),
+        };
+        VendorCall {
+            content_type: None,
+            path,
+            version,
+            previews: None,
+            asks_for_stream: false,
+            endpoints: self.gateway.endpoint_registry.pool_for(&model.vendor),
+            affinity_key: request.affinity_key(self.operation.free),
         }
     }
 }
 
-/// Returns the body, the time it arrived, and a CPU slot to parse it in.
-pub(super) async fn receive_body(
-    gateway: &Gateway,
-    settings: &Settings,
-    session: &mut Session,
-    share: &mut BodyShare,
-    cpu: &CpuWorker,
-) -> Result<(Bytes, Instant, CpuSlot), Failure> {
-    let limits = BodyLimits::from_limits(&settings.limits);
-    let receive = async {
-        let received = intake::read_body(session, share, &limits).await?;
-        let body_read = Instant::now();
-        let body = match received.coding {
-            None => received.bytes,
-            Some(coding) => {
-                let coded = (coding, &*received.bytes);
-                let decoded = intake::decode_body(coded, session, cpu, &limits, share);
-                // The future is boxed because few bodies have a coding.
-                Box::pin(decoded).await?
-            }
-        };
-        let slot = cpu.slot(cpu_pool::work_of(&body), session).await?;
-        Ok((body, body_read, slot))
-    };
-    before_cutoff(gateway, receive).await
+/// Returns whether the client refuses a request that loses something.
+fn is_strict(session: &Session) -> bool {
+    let strict = session.req_header().headers.get("x-gateway-strict");
+    strict.is_some_and(|value| value.as_bytes() == b"true")
 }
 
 /// Returns whether the gateway counts the tokens of such a request itself. Responses vendors expect
@@ -394,27 +344,6 @@ impl OutboundRequest<'_> {
     /// token count has no prompt cache to reuse.
     fn affinity_key(&self, is_count: bool) -> Option<u64> {
         (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64())
-    }
-}
-
-pub(super) fn deadlines(
-    settings: &Settings,
-    arrived: Instant,
-    may_drain: bool,
-    shutdown: Arc<Shutdown>,
-) -> Deadlines {
-    let limits = &settings.limits;
-    let seconds = Duration::from_secs;
-    Deadlines {
-        total: arrived + seconds(limits.total_seconds),
-        first_byte: seconds(limits.first_byte_seconds),
-        idle: seconds(limits.idle_seconds),
-        client_write: seconds(limits.client_write_seconds),
-        drain: seconds(limits.drain_after_client_seconds),
-        drain_reasoning: seconds(limits.drain_reasoning_seconds),
-        may_drain,
-        keep_alive: seconds(limits.stream_keep_alive_seconds),
-        shutdown,
     }
 }
 

@@ -34,7 +34,7 @@ const MAX_SHORT_BODY_BYTES: u64 = 65_536;
 pub struct HeaderAdmission {
     pub share: BodyShare,
     /// Counts the request for its key and account until the request holds credit.
-    pub arrival: PendingAdmission,
+    pub arrival: Option<PendingAdmission>,
     pub has_credit: bool,
 }
 
@@ -101,7 +101,7 @@ pub async fn authorize(
     };
     Ok(HeaderAdmission {
         share,
-        arrival,
+        arrival: Some(arrival),
         has_credit,
     })
 }

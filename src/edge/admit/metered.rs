@@ -1,22 +1,20 @@
-//! Turns a body for a metered endpoint into an [`AdmittedRequest`]: its model, with its largest
+//! Turns a body for a metered endpoint into an `AdmittedRequest`: its model, with its largest
 //! possible cost reserved. The body passes unchanged except for the model's name, and only this
 //! model answers it.
 //!
 //! This file must not know what differs between the endpoints:
 //! `crates/llm-protocol/src/metered/table.rs` does. Next: `billing/quote_metered.rs`.
 
-use super::call::{AdmissionRequest, PreparedRequest, deadlines, receive_body};
-use super::header::{HeaderAdmission, refusal_failure};
-use super::idempotency_key::{self, IdempotencyOutcome};
-use super::pacing;
+use super::header::refusal_failure;
+use super::idempotency_key::IdempotencyOutcome;
+use super::received::{AdmissionRequest, AdmittedParts, PreparedRequest};
 use crate::billing::{HoldRequest, quote_metered};
 use crate::edge::gateway::Gateway;
 use crate::edge::model_lookup::find_model;
-use crate::edge::state::admitted::AdmittedRequest;
-use crate::edge::state::attempt::{AttemptHistory, VendorCall};
+use crate::edge::rate_limits;
+use crate::edge::state::attempt::VendorCall;
 use crate::edge::state::responding::Responding;
 use crate::edge::turn::MeteredTurn;
-use crate::edge::{intake, rate_limits};
 use crate::idempotency::{self, BodyHash};
 use accounts::Principal;
 use base::clock;
@@ -27,10 +25,8 @@ use llm_protocol::Protocol;
 use llm_protocol::failure::Failure;
 use llm_protocol::metered::{MeteredEndpoint, MeteredRequest, MeteredTerms};
 use llm_protocol::request::{ContentSize, RequestSummary};
-use llm_protocol::usage::UsageBounds;
 use pingora::proxy::Session;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Reads the body, finds the model and reserves credit.
 ///
@@ -39,52 +35,29 @@ use std::time::Instant;
 /// cannot be paid.
 pub async fn prepare(
     session: &mut Session,
-    request: AdmissionRequest<'_>,
+    mut request: AdmissionRequest<'_>,
     endpoint: &'static MeteredEndpoint,
 ) -> Result<PreparedRequest, Failure> {
-    let AdmissionRequest {
-        gateway,
-        settings,
-        record,
-        authenticated,
-        operation,
-        authorized,
-    } = request;
-    let principal = &authenticated.principal;
-    let HeaderAdmission {
-        mut share, arrival, ..
-    } = authorized;
-    let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
-    let (body, body_read, slot) =
-        receive_body(gateway, settings, session, &mut share, &cpu).await?;
+    let (body, body_read, slot) = request.receive(session).await?;
+    let (gateway, settings, record) = (request.gateway, request.settings, request.record);
     let headers = &session.req_header().headers;
     let content_type = form_type(endpoint, headers);
     let (parsed, body_hash) = slot.run(|| read_body(endpoint, headers, &body, settings))?;
+    let principal = &request.authenticated.principal;
     let model = choose_model(settings, principal, endpoint, &parsed).inspect_err(|_| {
         record.note_unknown_model(parsed.model.as_deref().unwrap_or_default());
     })?;
-    // If the request is refused, its account holder sees the model.
-    let _ = record.model.set(Arc::clone(model));
-    operation.check_model(model)?;
-    let claimed = idempotency_key::claim_key(
-        gateway,
-        settings,
-        session,
-        &operation,
-        principal,
-        body_hash,
-        &record.request_id,
-    );
-    let idempotency = match claimed.await? {
+    request.check_model(model)?;
+    let idempotency = match request.claim_key(session, body_hash).await? {
         IdempotencyOutcome::Proceed(idempotency) => idempotency,
         IdempotencyOutcome::Replay(response) => return Ok(PreparedRequest::Replay(response)),
     };
-    pacing::wait_for_ledger(gateway, session, &principal.account_id).await?;
-    // From here on, the request's hold counts it.
-    drop(arrival);
+    request.wait_for_ledger(session).await?;
+    request.end_arrival();
     let unit = model.billed_unit();
     let terms = MeteredTerms::new(endpoint, unit, &parsed.content, &model.metered_limits());
     let quote = quote_metered::quote(model, &terms);
+    let (principal, surface) = (&request.authenticated.principal, request.operation.surface);
     let hold_request = HoldRequest {
         request_id: record.request_id.clone(),
         account: Arc::clone(&principal.account_id),
@@ -92,57 +65,37 @@ pub async fn prepare(
         key_shown: Arc::clone(&principal.key_shown),
         member: principal.member_id().cloned(),
         model: Arc::clone(model),
-        surface: operation.surface,
+        surface,
         bounds: rate_limits::bounds(settings, principal, || parsed.content.estimated_tokens()),
         conversation: None,
     };
     let sent = parsed.with_model(&body, &model.upstream_model);
-    share.grow_to(sent.len() as u64)?;
+    request.authorized.share.grow_to(sent.len() as u64)?;
     let (hold, _) = gateway
         .admission
         .reserve(hold_request, &quote, true, clock::now_ms())
         .await
-        .map_err(|refused| {
-            refusal_failure(operation.surface, &refused, settings, Some((&quote, true)))
-        })?;
-    let model = Arc::clone(model);
+        .map_err(|refused| refusal_failure(surface, &refused, settings, Some((&quote, true))))?;
     let summary = RequestSummary::default();
-    let turn = unremembered_turn(gateway, &principal.account_id, &summary, &model);
-    let sent_bytes = sent.len();
-    let shutdown = Arc::clone(&gateway.shutdown);
-    let deadlines = deadlines(settings, record.arrived, false, shutdown);
+    let account = &request.authenticated.principal.account_id;
     let mut response = Responding::new(&record.request_id, &summary, None, None);
     response.needs_length = session.req_header().version < Version::HTTP_11;
-    let exchange = intake::wrap_session(session, sent, share, deadlines);
-    exchange.set_idempotency(idempotency);
-    Ok(PreparedRequest::Call(Box::new(AdmittedRequest {
-        authenticated,
-        settings: Arc::clone(settings),
-        vendor_call: vendor_call(gateway, endpoint, &model, content_type),
-        model,
-        attempts: AttemptHistory::default(),
-        attempt: None,
+    let parts = AdmittedParts {
+        model: Arc::clone(model),
+        vendor_call: vendor_call(gateway, endpoint, model, content_type),
         hold: Some(hold),
-        body_bytes: body.len() as u64,
-        turn,
-        usage_bounds: UsageBounds::default(),
-        sent_bytes,
+        turn: unremembered_turn(gateway, account, &summary, model),
+        response,
+        idempotency,
+        body: (body_read, body.len()),
+        sent,
         wants_stream: false,
         // Nothing of the request may be left out.
         is_strict: true,
-        warnings: Vec::new(),
-        response,
-        exchange,
-        reasoning_retry: None,
-        fallbacks: None,
-        failure: None,
-        vendor_fault: None,
-        body_read,
-        admitted: Instant::now(),
-        billed: None,
-        cpu,
-        metered: Some(terms),
-    })))
+    };
+    let mut call = request.admit(session, parts);
+    call.metered = Some(terms);
+    Ok(PreparedRequest::Call(call))
 }
 
 /// Returns the turn of a request without a conversation, which the settlement does not remember.
