@@ -243,14 +243,18 @@ impl HoldRegistry {
         now_ms: i64,
     ) -> Result<(), ReserveError> {
         drop(self.lock_shard(account));
-        if !ledger.rows().load_account(account, &self.instance_id)? {
+        if !ledger
+            .rows()
+            .in_memory()
+            .load_account(account, &self.instance_id)?
+        {
             return Err(ReserveError::Unavailable(format!(
                 "account {account} is not in the ledger"
             )));
         }
         for (spender, period) in spending {
             let first_day = period.first_day(now_ms);
-            let rows = ledger.rows();
+            let rows = ledger.rows().in_memory();
             rows.load_key_spend(spender, first_day, &self.instance_id)?;
         }
         Ok(())
@@ -430,8 +434,8 @@ impl HoldRegistry {
             // Only this case needs the balance. Where its row is not in memory any more and this
             // thread must not read it, the row at the account's last admission decides: the commit
             // never debits more than the account has.
-            let rows = ledger.rows();
-            let row = rows.account_in_memory(account, &self.instance_id);
+            let rows = ledger.rows().in_memory();
+            let row = rows.account(account, &self.instance_id);
             let row = row.or_else(|| match Handle::try_current() {
                 Ok(_) => open.known,
                 Err(_) => rows.account(account, &self.instance_id).ok().flatten(),
@@ -707,14 +711,14 @@ impl Shard {
         arriving: PendingRequests,
         now_ms: i64,
     ) -> Result<Option<CreditSnapshot>, ReserveError> {
-        let rows = ledger.rows();
-        let Some(row) = rows.account_in_memory(payer.account, instance_id) else {
+        let rows = ledger.rows().in_memory();
+        let Some(row) = rows.account(payer.account, instance_id) else {
             return Ok(None);
         };
         let mut known = [None; 2];
         for (index, (spender, limit)) in payer.spend_limits() {
             let first_day = limit.period.first_day(now_ms);
-            let spend = rows.key_spend_in_memory(spender, first_day, instance_id);
+            let spend = rows.key_spend(spender, first_day, instance_id);
             if spend.is_none() {
                 return Ok(None);
             }

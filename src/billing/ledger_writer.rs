@@ -532,7 +532,7 @@ impl LedgerWriterWorker {
         if requested > answered {
             // A claim that preceded the request must count in every hold that follows this
             // publication.
-            self.ledger.rows().clear_admission_cache();
+            self.ledger.rows().in_memory().clear();
         }
         let changed = self.holds.take_changed();
         if !changed.is_empty() {

@@ -113,7 +113,7 @@ impl Payments {
     pub(super) fn finish_clawbacks(&self, now_ms: i64) -> Result<(), StoreError> {
         let mut after = String::new();
         loop {
-            let orders = self.rows().open_clawbacks(&after, PAGE_ORDERS)?;
+            let orders = self.rows().clawbacks().list_open(&after, PAGE_ORDERS)?;
             let Some(last) = orders.last() else {
                 return Ok(());
             };
@@ -141,7 +141,7 @@ impl Payments {
             currency,
         } = refunded;
         if *currency == order.currency && *amount == order.amount && *total <= order.amount {
-            return Ok(self.rows().set_refunded(&order.id, *total)?);
+            return Ok(self.rows().clawbacks().set_refunded(&order.id, *total)?);
         }
         let text = format!(
             "The provider reports that {} of {} of the payment {} are refunded, and order {} is of {}: no credits were taken back.",
@@ -184,7 +184,7 @@ impl Payments {
             }
             self.notify(FiredRule::PaymentDisputed, order, &text, now_ms);
         }
-        let rows = self.rows();
+        let rows = self.rows().clawbacks();
         Ok(rows.set_disputed(&order.id, &dispute.id, amount)?)
     }
 
@@ -210,7 +210,7 @@ impl Payments {
                 order.id
             );
         }
-        Ok(self.rows().set_clawback(&order.id, state)?)
+        Ok(self.rows().clawbacks().set_state(&order.id, state)?)
     }
 
     /// Posts entries until the ledger has taken `target` credits for a reversal. Returns false if
@@ -285,6 +285,7 @@ impl Payments {
             after: &after.to_string(),
         };
         self.rows()
+            .clawbacks()
             .suspend_for_writeoff(order, written_off, &entry)?;
         log::warn!(
             "payments: account {} is suspended: order {} was taken back, and {written_off} of its credits were spent",

@@ -89,7 +89,7 @@ async fn run(payments: Payments) {
             purge_at_ms = now_ms + PURGE_INTERVAL_MS;
             let before_ms = now_ms - EVENT_RETENTION_MS;
             let purged = payments
-                .run(move |it| it.accounts.database().payments().purge_events(before_ms))
+                .run(move |it| it.accounts.database().payments().events().purge(before_ms))
                 .await;
             if let Err(error) = purged {
                 log::warn!("payments: {error}; trying again in an hour");

@@ -83,7 +83,8 @@ impl Payments {
         self.accounts
             .database()
             .payments()
-            .account_clawback(account)
+            .clawbacks()
+            .of_account(account)
     }
 
     /// Returns at most `limit` orders of an account, newest first.

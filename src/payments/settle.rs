@@ -57,7 +57,7 @@ impl Payments {
             return Ok(EventOutcome::Ignored);
         }
         let mark = event_mark(event);
-        if self.rows().is_event_handled(&mark)? {
+        if self.rows().events().is_handled(&mark)? {
             return Ok(EventOutcome::Known);
         }
         let provider = self.provider(&settings);
@@ -84,7 +84,7 @@ impl Payments {
             EventSubject::Other => {}
         }
         // The mark comes last, because a marked event is not handled again.
-        self.rows().mark_event_handled(&mark, now_ms)?;
+        self.rows().events().mark_handled(&mark, now_ms)?;
         Ok(EventOutcome::Handled)
     }
 

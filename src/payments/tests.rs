@@ -621,7 +621,7 @@ async fn refunds_take_the_difference_in_any_order() {
         assert_eq!(world.balance(), balance, "{refunded}");
     }
     let rows = world.accounts.database().payments();
-    rows.set_refunded(&order.id, 5_000).unwrap();
+    rows.clawbacks().set_refunded(&order.id, 5_000).unwrap();
     let refunded = rows.order(&order.id).unwrap().unwrap().refunded;
     assert_eq!(refunded, 10_000, "a total never falls");
     assert_eq!(world.status(), "active", "nothing was spent");

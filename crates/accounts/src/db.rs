@@ -43,8 +43,9 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
-    AccountRows, AlertRows, AuditRows, CodeRows, DeviceLoginRows, IdentityRows, KeyRows, LinkRows,
-    MailRows, PaymentBookRows, PaymentRows, SessionRows, WebhookRows,
+    AccountRows, AlertRows, AuditRows, ClawbackRows, CodeRows, DeviceLoginRows, IdentityRows,
+    KeyRows, LinkRows, MailRows, PaymentBookRows, PaymentEventRows, PaymentRows, SessionRows,
+    WebhookRows,
 };
 
 impl AccountRows<'_> {

@@ -80,7 +80,8 @@ pub use sealed::files::{SEGMENT_DIR, SegmentRecord};
 pub use sealing::archive::{SegmentState, SegmentStatus};
 pub use sealing::{BackgroundPace, SealBoundary, SegmentLock};
 pub use views::{
-    LedgerChanges, LedgerChecks, LedgerIndexing, LedgerPages, LedgerRows, Segments, StoreEvents,
+    AdmissionCache, LedgerChanges, LedgerChecks, LedgerIndexing, LedgerPages, LedgerRows, Segments,
+    StoreEvents,
 };
 pub use writer::change::{AppendOutcome, LedgerBatch, LedgerChange};
 pub use writer::claim::{Claim, ClaimsOnAccount};

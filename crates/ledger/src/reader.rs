@@ -3,6 +3,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod activity;
+pub(crate) mod admission_cache;
 pub(crate) mod balances;
 pub(crate) mod chain;
 pub(crate) mod key_spend;

@@ -10,6 +10,16 @@ use crate::Ledger;
 #[derive(Clone, Copy)]
 pub struct LedgerRows<'a>(pub(crate) &'a Ledger);
 
+/// The rows of accounts and keys that are in memory for admission.
+#[derive(Clone, Copy)]
+pub struct AdmissionCache<'a>(pub(crate) &'a Ledger);
+
+impl<'a> LedgerRows<'a> {
+    pub fn in_memory(self) -> AdmissionCache<'a> {
+        AdmissionCache(self.0)
+    }
+}
+
 /// Checks of the database file for an audit.
 #[derive(Clone, Copy)]
 pub struct LedgerChecks<'a>(pub(crate) &'a Ledger);

@@ -460,7 +460,7 @@ fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
     account_with(billing.billing(), 3);
-    billing.billing().0.ledger.rows().pause_account_checks();
+    billing.billing().0.ledger.rows().in_memory().pause_checks();
     settle_all(admitted(&billing, "before", 1));
     wait_for("the ledger", || receipts(&billing, 10).len() == 1);
     let held = admitted(&billing, "held", 1);

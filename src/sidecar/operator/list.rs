@@ -262,10 +262,10 @@ fn list(
     let spends = billing.reports().spend_since(&ids, first_day)?;
     let amount =
         |sums: &BTreeMap<String, Micro>, id: &str| sums.get(id).copied().unwrap_or(Micro::ZERO);
-    let payments = accounts.database().payments();
+    let clawbacks = accounts.database().payments().clawbacks();
     let rows = shown.into_iter().map(|account| {
         Ok::<_, StoreError>(AccountFundsRow {
-            waits: payments.account_clawback(&account.id)?.is_held,
+            waits: clawbacks.of_account(&account.id)?.is_held,
             balance: BalanceAmount(amount(&balances, &account.id)),
             spent: Credits(amount(&spends, &account.id)),
             account,

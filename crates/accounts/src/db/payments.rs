@@ -6,7 +6,7 @@ use super::audit::{self, AuditEntry};
 use super::codes::redeemed_codes;
 use super::mail::count;
 use super::rows::first_column;
-use super::views::PaymentRows;
+use super::views::{ClawbackRows, PaymentEventRows, PaymentRows};
 use credits::money::Micro;
 use ledger::StoreError;
 use ledger::audit::{PaidOrder, ShopRows};
@@ -404,7 +404,9 @@ impl PaymentRows<'_> {
             transaction.execute(sql, params![id, at_ms]).map(drop)
         })
     }
+}
 
+impl ClawbackRows<'_> {
     /// Records the total amount of a payment that was refunded. The ledger must then take the
     /// credits for it back.
     pub fn set_refunded(&self, id: &str, refunded: i64) -> Result<(), StoreError> {
@@ -429,7 +431,7 @@ impl PaymentRows<'_> {
     }
 
     /// Records whether the ledger has taken back what it must.
-    pub fn set_clawback(&self, id: &str, state: ClawbackState) -> Result<(), StoreError> {
+    pub fn set_state(&self, id: &str, state: ClawbackState) -> Result<(), StoreError> {
         self.0.write("record a clawback", |transaction| {
             let sql = "UPDATE payment_order SET clawback = ?2 WHERE id = ?1 AND clawback <> ?2";
             transaction
@@ -440,7 +442,7 @@ impl PaymentRows<'_> {
 
     /// Returns the orders after the order `after` whose credits are still to be taken back, by id:
     /// at most `limit`.
-    pub fn open_clawbacks(&self, after: &str, limit: u32) -> Result<Vec<String>, StoreError> {
+    pub fn list_open(&self, after: &str, limit: u32) -> Result<Vec<String>, StoreError> {
         self.0.read("look for open clawbacks", |connection| {
             connection
                 .prepare_cached(
@@ -452,7 +454,7 @@ impl PaymentRows<'_> {
     }
 
     /// Returns what the payments of an account that were taken back do to it.
-    pub fn account_clawback(&self, account: &str) -> Result<AccountClawback, StoreError> {
+    pub fn of_account(&self, account: &str) -> Result<AccountClawback, StoreError> {
         self.0.read("look for payments taken back", |connection| {
             connection
                 .prepare_cached(
@@ -491,9 +493,11 @@ impl PaymentRows<'_> {
                 Ok(())
             })
     }
+}
 
+impl PaymentEventRows<'_> {
     /// Returns whether an event of the provider was already handled.
-    pub fn is_event_handled(&self, id: &str) -> Result<bool, StoreError> {
+    pub fn is_handled(&self, id: &str) -> Result<bool, StoreError> {
         self.0.read("look for a payment event", |connection| {
             connection
                 .prepare_cached("SELECT 1 FROM payment_event WHERE id = ?1")?
@@ -501,7 +505,7 @@ impl PaymentRows<'_> {
         })
     }
 
-    pub fn mark_event_handled(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
+    pub fn mark_handled(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
         self.0.write("record a payment event", |transaction| {
             let sql = "INSERT INTO payment_event(id, at_ms) VALUES(?1, ?2) ON CONFLICT DO NOTHING";
             transaction.execute(sql, params![id, now_ms]).map(drop)
@@ -509,7 +513,7 @@ impl PaymentRows<'_> {
     }
 
     /// Deletes the ids of events that were handled before `before_ms`.
-    pub fn purge_events(&self, before_ms: i64) -> Result<usize, StoreError> {
+    pub fn purge(&self, before_ms: i64) -> Result<usize, StoreError> {
         self.0.write("delete old payment events", |transaction| {
             transaction.execute("DELETE FROM payment_event WHERE at_ms < ?1", [before_ms])
         })

@@ -49,9 +49,27 @@ pub struct MailRows<'a>(pub(crate) &'a AppDb);
 #[derive(Clone, Copy)]
 pub struct OrganisationRows<'a>(pub(crate) &'a AppDb);
 
-/// Reads and writes orders of credits and provider events.
+/// Reads and writes orders of credits.
 #[derive(Clone, Copy)]
 pub struct PaymentRows<'a>(pub(crate) &'a AppDb);
+
+/// Records which part of paid orders is taken back.
+#[derive(Clone, Copy)]
+pub struct ClawbackRows<'a>(pub(crate) &'a AppDb);
+
+/// Records which events of the payment provider were handled.
+#[derive(Clone, Copy)]
+pub struct PaymentEventRows<'a>(pub(crate) &'a AppDb);
+
+impl<'a> PaymentRows<'a> {
+    pub fn clawbacks(self) -> ClawbackRows<'a> {
+        ClawbackRows(self.0)
+    }
+
+    pub fn events(self) -> PaymentEventRows<'a> {
+        PaymentEventRows(self.0)
+    }
+}
 
 /// What operators read of all payments and order for them.
 #[derive(Clone, Copy)]

@@ -3,7 +3,6 @@
 //! This file must not write.
 
 use crate::StoreError;
-use crate::database::AdmissionRow;
 use crate::entry::LedgerEntry;
 use crate::entry::account::{LedgerAccount, account_row};
 use crate::reader::chain::EntryReference;
@@ -70,45 +69,6 @@ impl LedgerRows<'_> {
                 .query_row([account, instance_id], account_row)
                 .optional()
         })
-    }
-
-    /// Returns the account like [`Self::account`], if its row is in memory. Never waits for the
-    /// disk. The row can lack a change that another process made within the last 50 ms
-    /// (`sqlite/row_cache.rs`). This is safe, because the commit of an ending never debits more
-    /// than the account has. It can also lack endings that this process has entered: they move the
-    /// same credits from `paid` or `trial` to `applied`, so the sum that admission computes is the
-    /// same.
-    pub fn account_in_memory(&self, account: &str, instance_id: &str) -> Option<LedgerAccount> {
-        let key = [instance_id, account].concat();
-        match self.0.admission_rows.peek(key.as_bytes()) {
-            Some(AdmissionRow::Account(row)) => Some(row),
-            _ => None,
-        }
-    }
-
-    /// Reads the row of [`Self::account_in_memory`] into memory. Returns false if there is no such
-    /// account.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn load_account(&self, account: &str, instance_id: &str) -> Result<bool, StoreError> {
-        let key = [instance_id, account].concat();
-        let read = || {
-            let row = self.account(account, instance_id)?;
-            Ok(row.map(AdmissionRow::Account))
-        };
-        let row = self.0.admission_rows.get(key.as_bytes(), read)?;
-        Ok(row.is_some())
-    }
-
-    /// See [`RowCache::pause_checks`].
-    #[cfg(any(test, feature = "fixtures"))]
-    pub fn pause_account_checks(&self) {
-        self.0.admission_rows.pause_checks();
-    }
-
-    pub fn clear_admission_cache(&self) {
-        self.0.admission_rows.clear();
     }
 
     /// Returns the ids of the instances whose applied endings or claims are still stored.

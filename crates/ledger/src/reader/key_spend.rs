@@ -5,13 +5,11 @@
 //! This file must not depend on a spending limit.
 
 use crate::StoreError;
-use crate::database::AdmissionRow;
 use crate::entry::account::KeySpend;
 use crate::statements::applied::number_of;
 use crate::views::LedgerRows;
 use credits::money::Micro;
 use rusqlite::params;
-use std::sync::atomic::Ordering;
 
 impl LedgerRows<'_> {
     /// Returns a key's spending from `first_day` on (days since 1970), and the part of it that the
@@ -41,42 +39,6 @@ impl LedgerRows<'_> {
                     Ok(KeySpend { spent: total.minus(before), total, applied: row.get(2)?, used_at_ms: row.get(3)? })
                 })
         })
-    }
-
-    /// Returns the spending like [`Self::key_spend`], if it is in memory; only `spent` and
-    /// `applied` are right together, like the parts of [`LedgerRows::account_in_memory`].
-    pub fn key_spend_in_memory(
-        &self,
-        key: &str,
-        first_day: i64,
-        instance_id: &str,
-    ) -> Option<KeySpend> {
-        let name = cached_as(key, first_day, instance_id);
-        match self.0.admission_rows.peek(&name) {
-            Some(AdmissionRow::KeySpend(spend)) => Some(spend),
-            _ => None,
-        }
-    }
-
-    /// Reads the spending of [`Self::key_spend_in_memory`] into memory.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn load_key_spend(
-        &self,
-        key: &str,
-        first_day: i64,
-        instance_id: &str,
-    ) -> Result<(), StoreError> {
-        self.0
-            .newest_first_day
-            .fetch_max(first_day, Ordering::AcqRel);
-        let read = || {
-            let spend = self.key_spend(key, first_day, instance_id)?;
-            Ok(Some(AdmissionRow::KeySpend(spend)))
-        };
-        let name = cached_as(key, first_day, instance_id);
-        self.0.admission_rows.get(&name, read).map(drop)
     }
 
     /// Returns a key's spending from each of `first_days` on, and the ledger's last entry, from one
@@ -115,14 +77,4 @@ impl LedgerRows<'_> {
             )
         })
     }
-}
-
-/// Returns the name of a key's spending in the cache.
-fn cached_as(key: &str, first_day: i64, instance_id: &str) -> Vec<u8> {
-    [
-        instance_id.as_bytes(),
-        key.as_bytes(),
-        &first_day.to_le_bytes(),
-    ]
-    .concat()
 }

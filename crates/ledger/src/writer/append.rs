@@ -182,7 +182,7 @@ impl LedgerChanges<'_> {
 
     /// Enters the first one of `changes`. Endings that directly follow an ending are entered too.
     /// Returns whether the rows that admission has in memory stay right: see
-    /// [`LedgerRows::account_in_memory`](crate::views::LedgerRows::account_in_memory).
+    /// [`AdmissionCache::account`](crate::views::AdmissionCache::account).
     fn insert_next(
         &self,
         transaction: &Transaction<'_>,
