@@ -123,16 +123,7 @@ pub fn key_settings(settings: &KeySettings) -> Value {
 
 /// Returns the rate limits of a key or an account. `null` means the value of the config file.
 pub fn rates(rates: &RateSettings) -> Value {
-    let RateSettings {
-        requests_per_minute,
-        tokens_per_minute,
-        concurrent,
-    } = rates;
-    json!({
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "concurrent": concurrent,
-    })
+    RateSettings::NAMES.into_iter().zip(rates.rates()).collect()
 }
 
 /// Returns a key after it was disabled or enabled.

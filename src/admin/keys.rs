@@ -13,7 +13,7 @@ use crate::document;
 use crate::shared_credit::wait_until_published;
 use accounts::db::KeyFilter;
 use accounts::{
-    Account, Actor, ApiKey, KeyHolder, KeyScope, KeySettings, NewKey, RateSettings, Role,
+    Account, Actor, ApiKey, KeyHolder, KeyScope, KeySettings, KeySettingsPatch, NewKey, Role,
 };
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -61,15 +61,6 @@ struct RotationBody {
     overlap_seconds: Option<u64>,
 }
 
-/// A change of a key's settings. Only the members of the body are set.
-struct KeySettingsPatch {
-    expires_at_ms: Option<Option<i64>>,
-    spend_limit: Option<Option<SpendLimit>>,
-    models: Option<Vec<String>>,
-    scope: Option<Option<KeyScope>>,
-    rates: [Option<Option<u64>>; 3],
-}
-
 impl KeyBody {
     fn check(self, app: &AdminState, at_ms: i64) -> Result<KeySettingsPatch, AdminError> {
         let expires_at_ms = match self.expires_in_seconds {
@@ -87,10 +78,10 @@ impl KeyBody {
             .spend_limit
             .map(|limit| limit.map(parse_limit).transpose())
             .transpose()?;
-        let models = self.models.map(Option::unwrap_or_default);
+        let allowed_models = self.models.map(Option::unwrap_or_default);
         let settings = app.settings.load();
         let is_unknown = |id: &&String| settings.catalog.by_id(id).is_none();
-        if let Some(unknown) = models.iter().flatten().find(is_unknown) {
+        if let Some(unknown) = allowed_models.iter().flatten().find(is_unknown) {
             let why = format!("models: the catalog has no model with the id {unknown:?}");
             return Err(AdminError::Invalid(why));
         }
@@ -102,42 +93,10 @@ impl KeyBody {
         Ok(KeySettingsPatch {
             expires_at_ms,
             spend_limit,
-            models,
+            allowed_models,
             scope: self.scope,
             rates,
         })
-    }
-}
-
-impl KeySettingsPatch {
-    fn apply(&self, settings: &mut KeySettings) {
-        fn set<T: Clone>(value: &mut T, change: Option<&T>) {
-            if let Some(change) = change {
-                *value = change.clone();
-            }
-        }
-        let KeySettings {
-            expires_at_ms,
-            spend_limit,
-            allowed_models,
-            rates:
-                RateSettings {
-                    requests_per_minute,
-                    tokens_per_minute,
-                    concurrent: requests_at_once,
-                },
-            scope,
-            // Only the playground sets this member.
-            playground_session: _,
-        } = settings;
-        set(expires_at_ms, self.expires_at_ms.as_ref());
-        set(spend_limit, self.spend_limit.as_ref());
-        set(allowed_models, self.models.as_ref());
-        set(scope, self.scope.as_ref());
-        let [requests, tokens, concurrent] = &self.rates;
-        set(requests_per_minute, requests.as_ref());
-        set(tokens_per_minute, tokens.as_ref());
-        set(requests_at_once, concurrent.as_ref());
     }
 }
 
@@ -198,7 +157,7 @@ pub async fn create(
         let member = body.member.as_deref();
         let member = member.map(|member| app.find_account(member)).transpose()?;
         let mut settings = KeySettings::default();
-        body.check(app, at_ms)?.apply(&mut settings);
+        settings.apply(&body.check(app, at_ms)?);
         let mut what = json!({"name": name, "settings": settings});
         if let Some(member) = &member {
             what["person"] = json!(member.id);
@@ -238,13 +197,13 @@ pub async fn change(
         let change = body.check(app, at_ms)?;
         let before = json!({"settings": key.settings});
         let mut settings = key.settings;
-        change.apply(&mut settings);
+        settings.apply(&change);
         let acting = app.accounts.with_actor(&by, at_ms);
         let changes = (&before, &json!({"settings": settings}));
         acting.record_setting_then_run("key.set", &id, changes, || {
             app.accounts
                 .api_keys()
-                .change_key(None, &id, |settings| change.apply(settings))
+                .change_key(None, &id, |settings| settings.apply(&change))
         })?;
         log_act(&by, "changed the key", &id);
         wait_until_published(&app.accounts, &id);

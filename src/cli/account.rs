@@ -342,13 +342,13 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         } => create_key(context, &account, &name, member.as_deref(), &settings),
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.settings)?;
-            let change =
-                || keys.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let patch = settings.patch(context.now_ms);
+            let change = || keys.change_key(None, &key_id, |set| set.apply(&patch));
             let changed = match keys.key(None, &key_id)? {
                 Some((_, key)) => {
                     let before = json!({"settings": key.settings});
                     let mut set = key.settings;
-                    settings.apply(&mut set, context.now_ms);
+                    set.apply(&patch);
                     let changes = (&before, &json!({"settings": set}));
                     let by = command_line_actor();
                     let acting = context.accounts.with_actor(&by, context.now_ms);
@@ -435,7 +435,7 @@ fn create_key(
     let member = member.as_ref().map(|member| member.id.as_str());
     settings.check(context.settings)?;
     let mut set = KeySettings::default();
-    settings.apply(&mut set, context.now_ms);
+    set.apply(&settings.patch(context.now_ms));
     let mut what = json!({"name": name, "settings": set});
     if let Some(member) = member {
         what["person"] = json!(member);
@@ -781,7 +781,7 @@ fn set_rate_limits(
 ) -> anyhow::Result<()> {
     let before = context.accounts.account_rates(&account.id)?;
     let mut rates = before;
-    arguments.apply(&mut rates);
+    rates.apply(arguments.patch());
     if rates != before {
         let by = command_line_actor();
         context

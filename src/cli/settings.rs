@@ -2,7 +2,7 @@
 //!
 //! Each argument accepts a word that resets its setting. This file must not access a store.
 
-use accounts::{KeySettings, RateSettings};
+use accounts::{KeySettings, KeySettingsPatch, RateSettings, RatesPatch};
 use anyhow::bail;
 use base::clock::rfc3339;
 use clap::Args;
@@ -110,50 +110,33 @@ impl KeyArgs {
         Ok(())
     }
 
-    /// Applies the given arguments, and changes nothing else.
-    pub fn apply(&self, settings: &mut KeySettings, now_ms: i64) {
-        let KeySettings {
-            expires_at_ms,
-            spend_limit,
-            allowed_models,
-            rates,
-            // The page of new keys, the admin API and the playground set these fields.
-            scope: _,
-            playground_session: _,
-        } = settings;
-        if let Some(SettingArg(span)) = self.expires_in {
-            *expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
+    /// Returns the change that the given arguments make.
+    pub fn patch(&self, now_ms: i64) -> KeySettingsPatch {
+        let ends_at = |span: DurationArg| now_ms.saturating_add(span.ms);
+        let without_all = |models: &Vec<String>| {
+            let named = models.iter().filter(|model| *model != "all");
+            named.cloned().collect()
+        };
+        KeySettingsPatch {
+            expires_at_ms: self.expires_in.map(|SettingArg(span)| span.map(ends_at)),
+            spend_limit: self.spend_limit.map(|SettingArg(limit)| limit),
+            allowed_models: self.models.as_ref().map(without_all),
+            rates: self.rates.patch(),
+            // The page of new keys and the admin API set it.
+            scope: None,
         }
-        if let Some(SettingArg(limit)) = self.spend_limit {
-            *spend_limit = limit;
-        }
-        if let Some(models) = &self.models {
-            *allowed_models = models
-                .iter()
-                .filter(|model| *model != "all")
-                .cloned()
-                .collect();
-        }
-        self.rates.apply(rates);
     }
 }
 
 impl RateArgs {
-    /// Applies the given arguments, and changes nothing else.
-    pub fn apply(&self, rates: &mut RateSettings) {
-        let set = |argument: &Option<SettingArg<u64>>, rate: &mut Option<u64>| {
-            if let Some(SettingArg(value)) = argument {
-                *rate = *value;
-            }
-        };
-        let RateSettings {
-            requests_per_minute,
-            tokens_per_minute,
-            concurrent,
-        } = rates;
-        set(&self.requests_per_minute, requests_per_minute);
-        set(&self.tokens_per_minute, tokens_per_minute);
-        set(&self.concurrent, concurrent);
+    /// Returns the change that the given arguments make.
+    pub fn patch(&self) -> RatesPatch {
+        let arguments = [
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.concurrent,
+        ];
+        arguments.map(|argument| argument.map(|SettingArg(rate)| rate))
     }
 }
 
@@ -184,19 +167,9 @@ pub fn format_key_settings(settings: &KeySettings) -> String {
 }
 
 pub fn format_rates(rates: &RateSettings) -> String {
-    let RateSettings {
-        requests_per_minute,
-        tokens_per_minute,
-        concurrent,
-    } = *rates;
-    let named = [
-        ("requests-per-minute", requests_per_minute),
-        ("tokens-per-minute", tokens_per_minute),
-        ("concurrent", concurrent),
-    ];
+    let named = RateSettings::NAMES.into_iter().zip(rates.rates());
     named
-        .into_iter()
-        .filter_map(|(name, rate)| Some(format!(" {name}={}", rate?)))
+        .filter_map(|(name, rate)| Some(format!(" {}={}", name.replace('_', "-"), rate?)))
         .collect()
 }
 

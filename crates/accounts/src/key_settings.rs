@@ -60,7 +60,52 @@ pub struct RateSettings {
     pub concurrent: Option<u64>,
 }
 
+/// A change of a key's settings: `None` leaves a setting as it is.
+#[derive(Debug, Default)]
+pub struct KeySettingsPatch {
+    pub expires_at_ms: Option<Option<i64>>,
+    pub spend_limit: Option<Option<SpendLimit>>,
+    pub allowed_models: Option<Vec<String>>,
+    pub scope: Option<Option<KeyScope>>,
+    pub rates: RatesPatch,
+}
+
+/// A change of rates, in the order of [`RateSettings::NAMES`]: `None` leaves a rate as it is.
+pub type RatesPatch = [Option<Option<u64>>; 3];
+
 impl RateSettings {
+    /// The names of the rates, in JSON and in forms.
+    pub const NAMES: [&str; 3] = ["requests_per_minute", "tokens_per_minute", "concurrent"];
+
+    /// Builds the settings from rates in the order of [`RateSettings::NAMES`].
+    pub fn from_rates(
+        [requests_per_minute, tokens_per_minute, concurrent]: [Option<u64>; 3],
+    ) -> Self {
+        Self {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        }
+    }
+
+    /// Returns the rates in the order of [`RateSettings::NAMES`].
+    pub fn rates(&self) -> [Option<u64>; 3] {
+        let Self {
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        } = *self;
+        [requests_per_minute, tokens_per_minute, concurrent]
+    }
+
+    pub fn apply(&mut self, patch: RatesPatch) {
+        let mut rates = self.rates();
+        for (rate, change) in rates.iter_mut().zip(patch) {
+            *rate = change.unwrap_or(*rate);
+        }
+        *self = Self::from_rates(rates);
+    }
+
     fn is_unset(&self) -> bool {
         *self == Self::default()
     }
@@ -94,6 +139,28 @@ impl KeySettings {
         }
         serde_json::from_str(text)
             .map_err(|error| StoreError::Unusable(format!("cannot read a key's settings: {error}")))
+    }
+
+    pub fn apply(&mut self, patch: &KeySettingsPatch) {
+        fn set<T: Clone>(value: &mut T, change: Option<&T>) {
+            if let Some(change) = change {
+                value.clone_from(change);
+            }
+        }
+        let Self {
+            expires_at_ms,
+            spend_limit,
+            allowed_models,
+            rates,
+            scope,
+            // Only the playground sets this member.
+            playground_session: _,
+        } = self;
+        set(expires_at_ms, patch.expires_at_ms.as_ref());
+        set(spend_limit, patch.spend_limit.as_ref());
+        set(allowed_models, patch.allowed_models.as_ref());
+        set(scope, patch.scope.as_ref());
+        rates.apply(patch.rates);
     }
 
     /// Makes the key end at `ends_at_ms`, unless it ends earlier.

@@ -46,7 +46,7 @@ mod views;
 
 pub use crate::accounts::{Account, AccountStatus, Accounts};
 pub use crate::db::{KeyMember, Role, membership_id};
-pub use crate::key_settings::{KeyScope, KeySettings, RateSettings};
+pub use crate::key_settings::{KeyScope, KeySettings, KeySettingsPatch, RateSettings, RatesPatch};
 pub use api_key::{ApiKey, ApiKeyStatus, KeyHolder, NewKey};
 pub use audit::{Actor, AuditLogReport, AuditedAccounts};
 pub use code::{CodeState, CreatedCodes, NewCodes, code_id, hash_code};

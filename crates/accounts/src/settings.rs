@@ -18,13 +18,12 @@ impl RateSettings {
     /// # Errors
     /// Returns an error if a rate is above the maximum.
     pub fn validate(&self) -> Result<(), AccountError> {
-        let Self {
-            requests_per_minute,
-            tokens_per_minute,
-            concurrent,
-        } = *self;
-        let all = [requests_per_minute, tokens_per_minute, concurrent];
-        if all.into_iter().flatten().any(|rate| rate > MAX_RATE) {
+        if self
+            .rates()
+            .into_iter()
+            .flatten()
+            .any(|rate| rate > MAX_RATE)
+        {
             Err(AccountError::BadRate)
         } else {
             Ok(())

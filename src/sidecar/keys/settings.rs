@@ -31,22 +31,12 @@ const EXPIRIES: [(&str, &str); 6] = [
     ("365", "after 365 days"),
 ];
 
-/// Rate limits: the form field's name, and the limited quantity.
-const RATES: [(&str, &str); 3] = [
-    ("requests_per_minute", "Requests per minute"),
-    ("tokens_per_minute", "Tokens per minute"),
-    ("concurrent", "Concurrent requests"),
+/// The limited quantities, in the order of [`RateSettings::NAMES`].
+const RATE_LABELS: [&str; 3] = [
+    "Requests per minute",
+    "Tokens per minute",
+    "Concurrent requests",
 ];
-
-/// Returns the values in the order of [`RATES`].
-fn own_rates(rates: &RateSettings) -> [Option<u64>; 3] {
-    let RateSettings {
-        requests_per_minute,
-        tokens_per_minute,
-        concurrent,
-    } = *rates;
-    [requests_per_minute, tokens_per_minute, concurrent]
-}
 
 fn default_rates(rates: &Rates) -> [u64; 3] {
     [
@@ -75,7 +65,7 @@ impl KeySettingsForm {
             credits: form.field("spend_credits").trim().to_owned(),
             period: form.field("spend_period").to_owned(),
             models: form.checked_boxes(MODEL_FIELD_PREFIX),
-            rates: RATES.map(|(name, _)| form.field(name).trim().to_owned()),
+            rates: RateSettings::NAMES.map(|name| form.field(name).trim().to_owned()),
         }
     }
 
@@ -90,7 +80,7 @@ impl KeySettingsForm {
             credits: limit.map_or_else(String::new, |limit| limit.credits.to_string()),
             period: limit.map_or("", |limit| limit.period.name()).to_owned(),
             models: settings.allowed_models.clone(),
-            rates: own_rates(&settings.rates)
+            rates: (settings.rates.rates())
                 .map(|rate| rate.map_or_else(String::new, |rate| rate.to_string())),
         }
     }
@@ -144,7 +134,8 @@ impl KeySettingsForm {
 
     fn parse_rates(&self) -> Result<RateSettings, FormFault> {
         let mut rates = [None; 3];
-        for ((rate, typed), (name, what)) in rates.iter_mut().zip(&self.rates).zip(RATES) {
+        let named = RateSettings::NAMES.into_iter().zip(RATE_LABELS);
+        for ((rate, typed), (name, what)) in rates.iter_mut().zip(&self.rates).zip(named) {
             if typed.is_empty() {
                 continue;
             }
@@ -155,12 +146,7 @@ impl KeySettingsForm {
                 FormFault::at(name, fault)
             })?);
         }
-        let [requests_per_minute, tokens_per_minute, concurrent] = rates;
-        Ok(RateSettings {
-            requests_per_minute,
-            tokens_per_minute,
-            concurrent,
-        })
+        Ok(RateSettings::from_rates(rates))
     }
 }
 
@@ -232,7 +218,8 @@ impl KeyFormOptions {
             .map(|id| choice(id, format!("{id} (no longer offered)"), true))
             .collect();
         let defaults = default_rates(&settings.rate_limits.key);
-        let rates = RATES.into_iter().zip(&typed.rates).zip(defaults);
+        let named = RateSettings::NAMES.into_iter().zip(RATE_LABELS);
+        let rates = named.zip(&typed.rates).zip(defaults);
         Self {
             rates: rates
                 .map(|(((name, label), value), default)| RateField {
@@ -277,17 +264,17 @@ pub fn rates_in_force(
     account: &str,
     key: &RateSettings,
 ) -> Result<Vec<RateInForce>, PageError> {
-    let account = own_rates(&app.accounts.account_rates(account)?);
-    let (key, settings) = (own_rates(key), app.settings.load());
+    let account = app.accounts.account_rates(account)?.rates();
+    let (key, settings) = (key.rates(), app.settings.load());
     let key_defaults = default_rates(&settings.rate_limits.key);
     let account_defaults = default_rates(&settings.rate_limits.account);
     let describe = |own: Option<u64>, default: u64, setter: &str| match own {
         Some(own) => format!("{}, set {setter}", describe_rate(own)),
         None => format!("{}, the gateway's default", describe_rate(default)),
     };
-    let rows = RATES.into_iter().enumerate();
+    let rows = RATE_LABELS.into_iter().enumerate();
     Ok(rows
-        .map(|(index, (_, what))| RateInForce {
+        .map(|(index, what)| RateInForce {
             what,
             key: describe(key[index], key_defaults[index], "for this key"),
             account: describe(account[index], account_defaults[index], "by the operator"),
@@ -337,15 +324,15 @@ pub fn describe_settings(settings: &KeySettings, spent: Option<Micro>) -> Vec<St
     let limit = settings.spend_limit;
     let limit = limit.map(|limit| describe_spend_limit(limit, spent.unwrap_or(Micro::ZERO)));
     let models = (!settings.allowed_models.is_empty()).then(|| settings.allowed_models.join(", "));
-    let rates = settings.rates;
+    let [requests, tokens, concurrent] = settings.rates.rates();
     let rate = |rate: Option<u64>, what: &str| rate.map(|rate| format!("{rate} {what}"));
     [
         expires,
         limit,
         models,
-        rate(rates.requests_per_minute, "requests per minute"),
-        rate(rates.tokens_per_minute, "tokens per minute"),
-        rate(rates.concurrent, "concurrent requests"),
+        rate(requests, "requests per minute"),
+        rate(tokens, "tokens per minute"),
+        rate(concurrent, "concurrent requests"),
         settings.scope.map(|scope| format!("{} only", scope.name())),
     ]
     .into_iter()

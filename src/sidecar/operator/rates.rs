@@ -22,8 +22,7 @@ use std::sync::Arc;
 impl RatesForm {
     fn submitted(form: &SignedForm) -> Self {
         let [requests_per_minute, tokens_per_minute, concurrent] =
-            ["requests_per_minute", "tokens_per_minute", "concurrent"]
-                .map(|name| form.field(name).trim().to_owned());
+            RateSettings::NAMES.map(|name| form.field(name).trim().to_owned());
         Self {
             requests_per_minute,
             tokens_per_minute,

@@ -8,7 +8,7 @@ use super::prices::token_prices;
 use super::role_text::describe_role;
 use accounts::db::audit::{AuditOutcome, AuditRow, OutcomeKind};
 use accounts::prices::{PRICES_ACT, PriceChange, parse_price_changes};
-use accounts::{Accounts, Role};
+use accounts::{Accounts, RateSettings, Role};
 use credits::money::Micro;
 use credits::price_list::{PriceList, TokenPrices};
 use ledger::StoreError;
@@ -275,7 +275,7 @@ impl Line<'_> {
             // The verb is the same in both tenses.
             "limit" => format!(
                 "set the rate limits of {whom}: {}",
-                list(&changes_of(&before["rates"], &after["rates"], &RATES))
+                list(&rate_changes(&before["rates"], &after["rates"]))
             ),
             "extend-trial" => format!(
                 "{} the trial of {whom} from {} to {}",
@@ -511,28 +511,27 @@ fn time(ms: &Value) -> String {
     ms.as_i64().map_or_else(|| "none".to_owned(), format_time)
 }
 
-/// Rates of keys and accounts: the JSON member, and its name in a sentence.
-const RATES: [(&str, &str); 3] = [
-    ("requests_per_minute", "requests a minute"),
-    ("tokens_per_minute", "tokens a minute"),
-    ("concurrent", "concurrent requests"),
+/// The rates in a sentence, in the order of [`RateSettings::NAMES`].
+const RATE_WORDS: [&str; 3] = [
+    "requests a minute",
+    "tokens a minute",
+    "concurrent requests",
 ];
 
-fn changes_of(before: &Value, after: &Value, members: &[(&str, &str)]) -> Vec<String> {
+fn rate_changes(before: &Value, after: &Value) -> Vec<String> {
     let number = |value: &Value| match value.as_u64() {
         Some(0) => "no limit".to_owned(),
         Some(number) => number.to_string(),
         None => "the default".to_owned(),
     };
-    let changed = members
-        .iter()
-        .filter(|(member, _)| before[*member] != after[*member]);
-    changed
+    let named = RateSettings::NAMES.into_iter().zip(RATE_WORDS);
+    named
+        .filter(|(member, _)| before[*member] != after[*member])
         .map(|(member, name)| {
-            let new = number(&after[*member]);
-            match before[*member].is_null() {
+            let new = number(&after[member]);
+            match before[member].is_null() {
                 true => format!("{new} {name}"),
-                false => format!("from {} to {new} {name}", number(&before[*member])),
+                false => format!("from {} to {new} {name}", number(&before[member])),
             }
         })
         .collect()
@@ -581,7 +580,7 @@ fn settings_changes(before: &Value, after: &Value) -> Vec<String> {
             None => "for everything".to_owned(),
         });
     }
-    parts.extend(changes_of(&before["rates"], &after["rates"], &RATES));
+    parts.extend(rate_changes(&before["rates"], &after["rates"]));
     parts
 }
 
