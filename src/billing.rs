@@ -43,7 +43,6 @@ pub mod shared_balances;
 pub mod statement;
 #[cfg(test)]
 mod tests;
-pub mod usage;
 pub mod usage_report;
 mod usual_reserve;
 mod views;

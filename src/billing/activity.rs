@@ -1,5 +1,5 @@
 //! Reads the data for the activity pages of account holders: their responses by filter, and their
-//! conversations. `billing/usage.rs` has their spending by time and model.
+//! conversations. `ledger.pages()` has their spending by time and model.
 //!
 //! This file must not write.
 

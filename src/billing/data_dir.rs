@@ -146,7 +146,7 @@ impl Billing {
             .map_or("", |holds| holds.instance_id())
     }
 
-    /// Returns the ledger, for code that opens accounts in it.
+    /// Returns the ledger, for code that opens accounts in it or reads usage.
     pub fn ledger(&self) -> &Ledger {
         &self.0.ledger
     }

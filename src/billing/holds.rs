@@ -23,9 +23,8 @@ use base::clock;
 use credits::limits::{Period, RequestLimits, SpendLimit, Spender};
 use credits::money::{CreditSplit, Micro};
 use credits::rates::{LimitScope, RateCounter, RateLimitStatuses, RateLimitWait};
-use ledger::StoreError;
 use ledger::journal::replay::WithheldCost;
-use ledger::{Claim, KeySpend, Ledger, LedgerAccount};
+use ledger::{Claim, KeySpend, Ledger, LedgerAccount, StoreError};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -434,8 +433,8 @@ impl HoldRegistry {
             // Only this case needs the balance. Where its row is not in memory any more and this
             // thread must not read it, the row at the account's last admission decides: the commit
             // never debits more than the account has.
-            let rows = ledger.rows().in_memory();
-            let row = rows.account(account, &self.instance_id);
+            let rows = ledger.rows();
+            let row = rows.in_memory().account(account, &self.instance_id);
             let row = row.or_else(|| match Handle::try_current() {
                 Ok(_) => open.known,
                 Err(_) => rows.account(account, &self.instance_id).ok().flatten(),

@@ -4,11 +4,11 @@
 //! Every sum comes from the ledger's sums. This file must not write.
 
 use super::activity::{ActivityCursor, SpendTotals};
-use super::usage::{UsageInterval, UsageQuery, UsageSpan};
 use super::views::Receipts;
 use credits::money::Micro;
-use ledger::StoreError;
-use ledger::{BalanceChangeSums, LedgerEntry, PostingDetail};
+use ledger::{
+    BalanceChangeSums, LedgerEntry, PostingDetail, StoreError, UsageInterval, UsageQuery, UsageSpan,
+};
 use std::collections::BTreeMap;
 
 const DAY_MS: i64 = 86_400_000;
@@ -222,7 +222,11 @@ impl Receipts<'_> {
             ..UsageQuery::new(UsageSpan::Days(from_day, to_day))
         };
         // Each day has one row, so there are at most as many rows as days in the period.
-        let days = self.0.reports().usage(account, &by_day, None, u32::MAX)?;
+        let days = self
+            .0
+            .ledger()
+            .pages()
+            .usage(account, &by_day, None, u32::MAX)?;
         let days = days
             .into_iter()
             .filter(|row| day_cursor(row.time) < before)

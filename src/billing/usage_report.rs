@@ -4,12 +4,11 @@
 //! This file must not depend on HTTP, accounts or the names of keys: the caller passes the names.
 
 use super::activity::SpendTotals;
-use super::usage::{UsageCursor, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use super::views::UsageReports;
 use base::clock;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ledger::StoreError;
+use ledger::{StoreError, UsageCursor, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use serde_json::{Value, json};
 
 const DAY_MS: i64 = 86_400_000;
@@ -194,12 +193,13 @@ impl UsageReports<'_> {
         let after = after
             .map(|(time, model, key, member)| -> UsageCursor<'_> { (*time, model, key, member) });
         // One row more than the page has room for means that a next page exists.
-        let mut rows = self.usage(account, &query.rows(), after, query.limit + 1)?;
+        let usage = self.0.ledger().pages();
+        let mut rows = usage.usage(account, &query.rows(), after, query.limit + 1)?;
         let page_size = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let has_more = rows.len() > page_size;
         rows.truncate(page_size);
         let next = rows.last().filter(|_| has_more).map(encode_cursor);
-        let total = self.usage(account, &query.total(), None, 1)?;
+        let total = usage.usage(account, &query.total(), None, 1)?;
         let total = total.first().map(|row| row.sum).unwrap_or_default();
         let data: Vec<_> = rows.iter().map(|row| query.row(row, describe)).collect();
         let mut report = json!({

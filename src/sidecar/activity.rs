@@ -16,7 +16,6 @@ use super::session::CurrentUser;
 use super::state::SidecarState;
 use super::viewed_account::{ViewedAccount, encode_segment};
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
-use crate::billing::usage::{UsageQuery, UsageRow, UsageSpan};
 use crate::refused_requests::{KEPT_DAYS, MAX_LISTED};
 use accounts::db::KeyFilter;
 use askama::Template;
@@ -30,6 +29,7 @@ use base::clock::now_ms;
 use credits::limits::day_number;
 use download::download;
 pub use download::show_download;
+use ledger::{UsageQuery, UsageRow, UsageSpan};
 pub use list::latest;
 pub use query::ActivityQuery;
 use query::{REFUSED, restrict};
@@ -228,7 +228,11 @@ fn total(
         key_id: filter.key_id.clone(),
         ..UsageQuery::new(UsageSpan::Days(from, to))
     };
-    let rows = app.billing.reports().usage(account, &query, None, 1)?;
+    let rows = app
+        .billing
+        .ledger()
+        .pages()
+        .usage(account, &query, None, 1)?;
     Ok(rows.first().map(|UsageRow { sum, .. }| ActivityTotal {
         responses: group_digits(sum.responses),
         tokens_in: group_digits(sum.input),

@@ -145,7 +145,8 @@ impl SpendingSnapshot {
             }
         };
         let spent = billing
-            .reports()
+            .ledger()
+            .pages()
             .hourly_spend(account, SpendRate::first_hour(now_ms))?;
         let opened_ms = match former {
             Some(former) => former.opened_ms,

@@ -94,7 +94,8 @@ async fn overview(
         rows: latest(&app, &ViewedAccount::own(&user.account.id))?,
         month: spending::monthly_spending(
             &app.billing
-                .reports()
+                .ledger()
+                .pages()
                 .hourly_spend(account, spending::first_hour_of_month(now_ms))?,
             &order,
             now_ms,

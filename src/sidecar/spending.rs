@@ -19,7 +19,6 @@ use super::session::CurrentUser;
 use super::state::SidecarState;
 use super::viewed_account::ViewedAccount;
 use crate::billing::activity::ActivityFilter;
-use crate::billing::usage::UsageQuery;
 use accounts::Member;
 use askama::Template;
 use axum::Router;
@@ -30,6 +29,7 @@ use axum::response::Response;
 use axum::routing::get;
 use base::clock::now_ms;
 use config::Settings;
+use ledger::UsageQuery;
 pub use month::{MonthlySpending, first_hour_of_month, monthly_spending};
 pub use query::{SpendingChoice, SpendingGroup, SpendingPeriod, SpendingQuery, encode};
 pub use rate::{SpendRate, SpendableFunds, format_time_left};
@@ -135,10 +135,11 @@ fn load(
         by_member: group == SpendingGroup::Member,
         ..UsageQuery::new(period.span)
     };
-    let rows = app
-        .billing
-        .reports()
-        .usage(account, &usage_query, None, MAX_USAGE_ROWS + 1)?;
+    let rows =
+        app.billing
+            .ledger()
+            .pages()
+            .usage(account, &usage_query, None, MAX_USAGE_ROWS + 1)?;
     if rows.len() > MAX_USAGE_ROWS as usize {
         return Ok(Err(
             "There are too many keys and models for one page. Choose fewer days.",

@@ -28,7 +28,6 @@ mod key;
 mod key_settings;
 mod limits;
 mod links;
-mod mail;
 mod mailbox;
 mod membership;
 mod name;
@@ -88,5 +87,5 @@ pub use sign_up::{
 };
 pub use views::{
     AccountDirectory, ApiKeys, AuditLog, Codes, DeviceLogins, Identities, Invitations, Logins,
-    MailQueue, OneTimeLinks, Organisations,
+    OneTimeLinks, Organisations,
 };

@@ -4,6 +4,7 @@
 //! This file must not contain behaviour; each view is implemented in its own file.
 
 use super::accounts::Accounts;
+use crate::db::MailRows;
 
 /// Authenticates and manages API keys and their settings.
 #[derive(Clone, Copy)]
@@ -20,9 +21,6 @@ pub struct OneTimeLinks<'a>(pub(crate) &'a Accounts);
 /// Identities at providers, and sign-ins that are under way.
 #[derive(Clone, Copy)]
 pub struct Identities<'a>(pub(crate) &'a Accounts);
-
-#[derive(Clone, Copy)]
-pub struct MailQueue<'a>(pub(crate) &'a Accounts);
 
 #[derive(Clone, Copy)]
 pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
@@ -64,8 +62,9 @@ impl Accounts {
         Identities(self)
     }
 
-    pub fn mails(&self) -> MailQueue<'_> {
-        MailQueue(self)
+    /// Returns the queue of mails, which `notify/mail.rs` fills and empties.
+    pub fn mails(&self) -> MailRows<'_> {
+        self.db.mail()
     }
 
     pub fn directory(&self) -> AccountDirectory<'_> {

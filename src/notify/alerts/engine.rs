@@ -267,7 +267,8 @@ impl AlertEngine {
         }
         let spent = self
             .billing
-            .reports()
+            .ledger()
+            .pages()
             .hourly_spend(account, from_hour)?
             .iter()
             .fold(Micro::ZERO, |sum, hour| sum.plus(hour.sum.credits));

@@ -22,7 +22,6 @@ use super::role_text::describe_role;
 use crate::billing::corrections::{
     MAX_REASON_CHARS, MAX_REFERENCE_CHARS, is_valid_reason, is_valid_reference,
 };
-use crate::billing::usage::{UsageQuery, UsageSpan};
 use crate::document;
 use crate::payments::{AccountClawback, AutoTopUp};
 use accounts::{
@@ -37,8 +36,9 @@ use axum::response::Response;
 use base::clock::now_ms;
 use config::payments::write_money;
 use credits::money::Micro;
-use ledger::StoreError;
-use ledger::{BalanceChange, BalanceChangeKind, LedgerEntry, PostingResult};
+use ledger::{
+    BalanceChange, BalanceChangeKind, LedgerEntry, PostingResult, StoreError, UsageQuery, UsageSpan,
+};
 use serde::Deserialize;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -329,7 +329,8 @@ fn usage(
     };
     let mut rows = app
         .billing
-        .reports()
+        .ledger()
+        .pages()
         .usage(account, &query, None, u32::MAX)?;
     rows.sort_by_key(|row| Reverse(row.sum.credits));
     let spent = rows

@@ -242,8 +242,8 @@ fn list(
         }
         AccountOrder::Spent => {
             // A request that ends while this page is built can count on the next day.
-            let reports = billing.reports();
-            let spent = reports.spend_by_account(first_day, today + 2, u32::MAX)?;
+            let pages = billing.ledger().pages();
+            let spent = pages.spend_by_account(first_day, today + 2, u32::MAX)?;
             let spent: BTreeMap<_, _> = spent
                 .into_iter()
                 .map(|(id, sum)| (id, sum.credits))
@@ -259,7 +259,7 @@ fn list(
         .collect();
     let ids: Vec<_> = shown.iter().map(|account| account.id.clone()).collect();
     let balances = billing.pages().balances(&ids, now_ms)?;
-    let spends = billing.reports().spend_since(&ids, first_day)?;
+    let spends = billing.ledger().pages().spend_since(&ids, first_day)?;
     let amount =
         |sums: &BTreeMap<String, Micro>, id: &str| sums.get(id).copied().unwrap_or(Micro::ZERO);
     let clawbacks = accounts.database().payments().clawbacks();

@@ -12,7 +12,6 @@ use super::super::spending::{
     SpendingChoice, SpendingGroup, SpendingPeriod, SpendingReport, encode, model_order,
 };
 use super::super::state::SidecarState;
-use crate::billing::usage::{UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use accounts::AccountStatus;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -23,7 +22,7 @@ use base::clock::now_ms;
 use base::telemetry::model_requests::{ModelRequests, model_requests};
 use config::Settings;
 use credits::money::Micro;
-use ledger::StoreError;
+use ledger::{StoreError, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -222,11 +221,11 @@ fn load(
     now_ms: i64,
 ) -> Result<Loaded, StoreError> {
     let today = now_ms.div_euclid(DAY_MS);
-    let reports = app.billing.reports();
+    let pages = app.billing.ledger().pages();
     let first = today - days.max(WRITEOFF_DAYS) + 1;
     // A request that ends while this page is built can count on the next day.
-    let totals = reports.daily_totals(first, today + 2)?;
-    let spenders = reports.spend_by_account(today - days + 1, today + 2, TOP_ACCOUNTS)?;
+    let totals = pages.daily_totals(first, today + 2)?;
+    let spenders = pages.spend_by_account(today - days + 1, today + 2, TOP_ACCOUNTS)?;
     let mut emails = BTreeMap::new();
     for (id, _) in &spenders {
         if let Some(account) = app.accounts.find(id)? {
@@ -257,7 +256,7 @@ fn load(
                     interval: Some(UsageInterval::Unit),
                     ..UsageQuery::new(UsageSpan::Days(today - days + 1, today + 1))
                 };
-                let usage = reports.usage(id, &query, None, u32::MAX)?;
+                let usage = pages.usage(id, &query, None, u32::MAX)?;
                 rows.extend(usage.into_iter().map(|it| row(it.time, id.clone(), it.sum)));
             }
             rows

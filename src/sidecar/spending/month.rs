@@ -5,10 +5,10 @@
 
 use super::colours::{OTHERS_COLOUR, assign_colours};
 use crate::billing::activity::SpendTotals;
-use crate::billing::usage::{HOUR_MS, HourlySpend};
 use crate::sidecar::display::{Credits, group_digits, percent};
 use base::clock::rfc3339;
 use credits::money::Micro;
+use ledger::{HOUR_MS, HourlySpend};
 
 /// Maximum number of chart series with their own colour. All others share one more series.
 pub const MAX_CHART_SERIES: usize = 7;

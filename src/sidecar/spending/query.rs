@@ -2,9 +2,9 @@
 //!
 //! This file must not read the ledger.
 
-use crate::billing::usage::{HOUR_MS, UsageInterval, UsageSpan};
 use askama::filters::urlencode_strict;
 use base::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
+use ledger::{HOUR_MS, UsageInterval, UsageSpan};
 use serde::Deserialize;
 
 const DAY_MS: i64 = 86_400_000;

@@ -3,9 +3,9 @@
 //!
 //! This file must not read the ledger: the caller passes hourly totals.
 
-use crate::billing::usage::{HOUR_MS, HourlySpend};
 use base::clock::rfc3339;
 use credits::money::Micro;
+use ledger::{HOUR_MS, HourlySpend};
 
 const DAY_HOURS: i64 = 24;
 const MINUTE_MS: i64 = 60_000;

@@ -6,12 +6,12 @@ use super::colours::{OTHERS_COLOUR, assign_colours};
 use super::month::MAX_CHART_SERIES;
 use super::query::{SpendingGroup, SpendingPeriod, day_text, encode};
 use crate::billing::activity::SpendTotals;
-use crate::billing::usage::{HOUR_MS, UsageInterval, UsageRow, UsageSpan};
 use crate::sidecar::display::{Credits, group_digits, percent};
 use crate::sidecar::key_names::KeyNames;
 use accounts::Member;
 use base::clock::{month_number, month_start_ms, rfc3339};
 use credits::money::Micro;
+use ledger::{HOUR_MS, UsageInterval, UsageRow, UsageSpan};
 use std::collections::BTreeMap;
 
 const DAY_MS: i64 = 86_400_000;

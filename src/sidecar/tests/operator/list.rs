@@ -120,7 +120,7 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
 
     // Each of them costs 0.001 credits of the trial.
     spend(&root.world, "many00@example.com", 4);
-    let spent = billing.reports().spend_since(&ids, 0).unwrap();
+    let spent = billing.ledger().pages().spend_since(&ids, 0).unwrap();
     assert_eq!(spent.get(&tried).map(|spent| spent.get()), Some(4_000));
     use crate::sidecar::display::{BalanceAmount, Credits};
     let amount = |micro| Credits(Micro::new(micro)).to_string();
