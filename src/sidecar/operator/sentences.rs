@@ -74,6 +74,10 @@ pub const ACTS: [(&str, &str); 52] = [
     ("ledger.rebuild-aggregates", "Totals rebuilt"),
 ];
 
+/// Sentences of actions that need no code, one a line: the action, and its text. `{base|past}` is a
+/// verb, and a name in braces a value: see [`Line::fill`].
+const SENTENCES: &str = include_str!("sentences.txt");
+
 /// Outcomes, with their names in the filter.
 pub const OUTCOMES: [(OutcomeKind, &str); 5] = [
     (OutcomeKind::Done, "Done"),
@@ -174,12 +178,15 @@ pub fn sentence(row: &AuditRow, names: &AuditNames) -> String {
         names,
         tense: if is_done { Tense::Past } else { Tense::Base },
     };
-    let what = match row.act.split_once('.') {
-        Some(("account", act)) => line.account(act),
-        Some(("key", act)) => line.key(act),
-        Some(("organisation", act)) => line.organisation(act),
-        Some(("login", act)) => line.login(act),
-        _ => line.other(),
+    let template = SENTENCES
+        .lines()
+        .find_map(|line| line.strip_prefix(&*row.act)?.strip_prefix(": "));
+    let what = match (template, row.act.split_once('.')) {
+        (Some(template), _) => line.fill(template),
+        (None, Some(("account", act))) => line.account(act),
+        (None, Some(("key", act))) => line.key(act),
+        (None, Some(("organisation", act))) => line.organisation(act),
+        (None, _) => line.other(),
     };
     if is_done {
         return what;
@@ -238,11 +245,40 @@ impl Line<'_> {
         }
     }
 
+    /// Returns the person whom the line concerns beside its object.
+    fn person(&self) -> String {
+        match self.after["person"].as_str() {
+            Some(person) => self.names.person(person),
+            None => self.word("email"),
+        }
+    }
+
+    /// Fills a sentence of [`SENTENCES`].
+    fn fill(&self, mut template: &'static str) -> String {
+        let mut text = String::new();
+        while let Some((before, rest)) = template.split_once('{')
+            && let Some((name, rest)) = rest.split_once('}')
+        {
+            text += before;
+            text += &match (name, name.split_once('|')) {
+                (_, Some((base, past))) => self.verb(base, past).to_owned(),
+                ("whom", _) => self.whom(),
+                ("key", _) => self.names.key(&self.row.object),
+                ("object", _) => self.row.object.clone(),
+                ("person", _) => self.person(),
+                ("reference", _) => self.reference(),
+                (member, _) => self.word(member),
+            };
+            template = rest;
+        }
+        text + template
+    }
+
     fn account(&self, act: &str) -> String {
         let Self {
             row, before, after, ..
         } = self;
-        let (whom, credits, reference) = (self.whom(), self.word("credits"), self.reference());
+        let whom = self.whom();
         let role = |value: &Value| role_text(value["role"].as_str()).unwrap_or("account holder");
         let is_own = row.actor == row.object;
         match act {
@@ -253,10 +289,8 @@ impl Line<'_> {
                 };
                 format!("created the account {whom} ({}) {trial}", role(after))
             }
-            "create-link" => format!("made a password link for {whom}"),
             "use-link" if is_own => "used a password link".to_owned(),
             "use-link" => format!("used a password link of {whom}"),
-            "set-password" => format!("set the password of {whom}"),
             "role" => format!(
                 "changed the role of {whom} from {} to {}",
                 role(before),
@@ -266,10 +300,6 @@ impl Line<'_> {
                 "gave {whom} no group of a role, but the last administrator stays {}",
                 role(before)
             ),
-            "link" => format!("linked {} to {whom}", self.word("provider")),
-            "unlink" => format!("unlinked {} from {whom}", self.word("provider")),
-            "suspend" => format!("suspended {whom}"),
-            "resume" => format!("resumed {whom}"),
             "delete" if is_own => "deleted the own account".to_owned(),
             "delete" => format!("deleted the account {whom}"),
             // The verb is the same in both tenses.
@@ -283,20 +313,13 @@ impl Line<'_> {
                 time(&before["trial_ends_at_ms"]),
                 time(&after["trial_ends_at_ms"]),
             ),
-            "grant" => {
-                let verb = self.verb("grant", "granted");
-                format!("{verb} {credits} credits to {whom}{reference}")
-            }
-            "topup" => {
-                let verb = self.verb("sell", "sold");
-                format!("{verb} {credits} credits to {whom}{reference}")
-            }
             "adjust" => {
+                let credits = self.word("credits");
                 let (verb, amount, to) = match credits.strip_prefix('-') {
                     Some(amount) => (self.verb("deduct", "deducted"), amount, "from"),
                     None => (self.verb("add", "added"), credits.as_str(), "to"),
                 };
-                let reason = self.word("reason");
+                let (reason, reference) = (self.word("reason"), self.reference());
                 format!("{verb} {amount} credits {to} {whom} as a correction: {reason}{reference}")
             }
             "read" => {
@@ -339,46 +362,17 @@ impl Line<'_> {
                 let verb = self.verb("rotate", "rotated");
                 format!("{verb} {key}: the old one works for another {minutes} minutes")
             }
-            "enable" => format!("enabled {key}"),
-            "disable" => format!("disabled {key}"),
-            "revoke" => format!("revoked {key}"),
             act => format!("key.{act} {key}"),
         }
     }
 
-    fn login(&self, act: &str) -> String {
-        let (key, program) = (self.names.key(&self.row.object), self.word("program"));
-        match act {
-            "approve" => format!("signed in the program {program}: {key}"),
-            "refuse" => format!("refused to sign in the program {program}"),
-            "reuse" => format!("{key} ended: a refresh token was used twice"),
-            act => format!("login.{act} {key}"),
-        }
-    }
-
     fn organisation(&self, act: &str) -> String {
-        let (organisation, role) = (self.whom(), self.word("role"));
-        let person = match self.after["person"].as_str() {
-            Some(person) => self.names.person(person),
-            None => self.word("email").to_owned(),
-        };
+        let (organisation, role, person) = (self.whom(), self.word("role"), self.person());
         match act {
-            "create" => format!("created the organisation {organisation}, owned by {person}"),
-            "add" => format!("added {person} to {organisation} as {role}"),
-            "invite" => format!("invited {person} to {organisation} as {role}"),
-            "revoke" => format!("revoked the invitation of {person} to {organisation}"),
             "join" => match self.after["domain"].as_str() {
                 Some(domain) => format!("joined {organisation} as {role}, by the domain {domain}"),
                 None => format!("joined {organisation} as {role}"),
             },
-            "claim" => format!(
-                "claimed the domain {} for {organisation}",
-                self.word("domain")
-            ),
-            "release" => format!(
-                "released the domain {} of {organisation}",
-                self.word("domain")
-            ),
             "role" => {
                 let before = self.before["role"].as_str().unwrap_or_default();
                 format!("changed the role of {person} in {organisation} from {before} to {role}")
@@ -427,18 +421,6 @@ impl Line<'_> {
                 let verb = self.verb("refund", "refunded");
                 format!("{verb} {amount} the payment {object} of {whom}{reference}")
             }
-            "auto-topup.set" => format!(
-                "set the automatic top-up of {}: {} below {} credits, at most {} a month",
-                self.whom(),
-                self.word("amount"),
-                self.word("below"),
-                self.word("per_month")
-            ),
-            "auto-topup.card" => format!(
-                "saved a card and turned automatic top-up on for {}: {}",
-                self.whom(),
-                self.word("card")
-            ),
             "auto-topup.stop" => {
                 let why = match self.word("why") {
                     why if why.is_empty() => String::new(),
@@ -455,38 +437,14 @@ impl Line<'_> {
                 after["count"],
                 self.word("credits")
             ),
-            "code.void" => format!("voided {object}"),
-            "code.redeem" => {
-                let (credits, batch) = (self.word("credits"), self.word("batch"));
-                format!("redeemed the code {object} of {batch} for {credits} credits")
-            }
             "invite.create" => match after["ids"].as_array().map(Vec::len) {
                 Some(1) => "created an invitation".to_owned(),
                 count => format!("created {} invitations", count.unwrap_or_default()),
             },
-            "invite.withdraw" => format!("revoked the invitation {object}"),
             PRICES_ACT => match parse_price_changes(row) {
                 Ok(changes) => prices(&changes, row.before.is_empty()),
                 Err(_) => "changed prices".to_owned(),
             },
-            "ledger.verify" => "started an audit of the ledger".to_owned(),
-            "ledger.seal" => format!("{} entries of the ledger", self.verb("seal", "sealed")),
-            "ledger.archive" => {
-                let verb = self.verb("archive", "archived");
-                format!("{verb} sealed entries of the ledger")
-            }
-            "ledger.reindex" => {
-                format!(
-                    "{} the index of the ledger",
-                    self.verb("rebuild", "rebuilt")
-                )
-            }
-            "ledger.rebuild-aggregates" => {
-                format!(
-                    "{} the totals of the ledger",
-                    self.verb("rebuild", "rebuilt")
-                )
-            }
             // Earlier versions wrote a separate line for a refusal, after that of the action.
             "refused" => {
                 let (act, why) = (self.word("act"), self.word("why"));
