@@ -13,6 +13,7 @@ pub mod auto_topup;
 pub mod codes;
 mod database;
 pub mod device_logins;
+mod due;
 pub mod identities;
 pub mod invites;
 pub mod key_changes;

@@ -5,6 +5,7 @@
 //! must hold: a charge at a time, its tries, and the month's sum.
 
 use super::audit::{self, AuditEntry};
+use super::due::take_due;
 use super::payments::{InsertOrderOutcome, OrderLimits, OrderRow, OrderState, insert_order};
 use super::rows::{IS_ACTIVE, first_column};
 use super::views::AutoTopUpRows;
@@ -209,27 +210,22 @@ impl AutoTopUpRows<'_> {
         lease_ms: i64,
         limit: u32,
     ) -> Result<Vec<AutoTopUpRow>, StoreError> {
-        let is_due: bool = self.0.read("look for due pages", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT EXISTS(SELECT 1 FROM auto_topup WHERE next_poll_at_ms <= ?1)",
-                )?
-                .query_row([now_ms], first_column)
-        })?;
-        if !is_due {
-            return Ok(Vec::new());
-        }
-        self.0.write("take due pages", |transaction| {
-            transaction
-                .prepare_cached(&format!(
-                    "UPDATE auto_topup SET next_poll_at_ms = ?1 + max(?2, (?1 - setup_at_ms) / 4)
-                     WHERE account IN (SELECT account FROM auto_topup WHERE next_poll_at_ms <= ?1
-                                       ORDER BY next_poll_at_ms LIMIT ?3)
-                     RETURNING {COLUMNS}"
-                ))?
-                .query_map(params![now_ms, lease_ms, limit], auto_topup_row)?
-                .collect()
-        })
+        let take = format!(
+            "UPDATE auto_topup SET next_poll_at_ms = ?1 + max(?2, (?1 - setup_at_ms) / 4)
+             WHERE account IN (SELECT account FROM auto_topup WHERE next_poll_at_ms <= ?1
+                               ORDER BY next_poll_at_ms LIMIT ?3)
+             RETURNING {COLUMNS}"
+        );
+        let due = ("auto_topup WHERE next_poll_at_ms <= ?1", now_ms);
+        let parameters = (now_ms, lease_ms, limit);
+        take_due(
+            self.0,
+            "take due pages",
+            due,
+            &take,
+            parameters,
+            auto_topup_row,
+        )
     }
 
     /// Ends the page of a row. With a `method` and its name, the row gets this method in place of

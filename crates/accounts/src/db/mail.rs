@@ -3,6 +3,7 @@
 //! A row contains a mail's subject matter. The text and its link are created when the mail is sent.
 //! This file must not see an address, a link or a token.
 
+use super::due::take_due;
 use super::rows::first_column;
 use super::views::MailRows;
 use ledger::StoreError;
@@ -66,27 +67,16 @@ impl MailRows<'_> {
         lease_ms: i64,
         limit: u32,
     ) -> Result<Vec<OutgoingMailRow>, StoreError> {
-        let is_due: bool = self.0.read("look for due mail", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT EXISTS(SELECT 1 FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1)",
-                )?
-                .query_row([now_ms], first_column)
-        })?;
-        if !is_due {
-            return Ok(Vec::new());
-        }
-        self.0.write("take due mail", |transaction| {
-            transaction
-                .prepare_cached(
-                    "UPDATE outgoing_mail SET next_at_ms = ?1 + ?2, attempts = attempts + 1
-                     WHERE id IN (SELECT id FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1
-                                  ORDER BY next_at_ms LIMIT ?3)
-                     RETURNING id, account, kind, detail, created_at_ms, attempts",
-                )?
-                .query_map(params![now_ms, lease_ms, limit], mail_row)?
-                .collect()
-        })
+        let due = (
+            "outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1",
+            now_ms,
+        );
+        let take = "UPDATE outgoing_mail SET next_at_ms = ?1 + ?2, attempts = attempts + 1
+             WHERE id IN (SELECT id FROM outgoing_mail WHERE state = 'queued' AND next_at_ms <= ?1
+                          ORDER BY next_at_ms LIMIT ?3)
+             RETURNING id, account, kind, detail, created_at_ms, attempts";
+        let parameters = (now_ms, lease_ms, limit);
+        take_due(self.0, "take due mail", due, take, parameters, mail_row)
     }
 
     /// Records a failed attempt and the time of the next one.

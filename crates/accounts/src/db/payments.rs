@@ -4,6 +4,7 @@
 
 use super::audit::{self, AuditEntry};
 use super::codes::redeemed_codes;
+use super::due::take_due;
 use super::mail::count;
 use super::rows::first_column;
 use super::views::{ClawbackRows, PaymentEventRows, PaymentRows};
@@ -373,27 +374,15 @@ impl PaymentRows<'_> {
         lease_ms: i64,
         limit: u32,
     ) -> Result<Vec<OrderRow>, StoreError> {
-        let is_due: bool = self.0.read("look for due orders", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT EXISTS(SELECT 1 FROM payment_order WHERE next_poll_at_ms <= ?1)",
-                )?
-                .query_row([now_ms], first_column)
-        })?;
-        if !is_due {
-            return Ok(Vec::new());
-        }
-        self.0.write("take due orders", |transaction| {
-            transaction
-                .prepare_cached(&format!(
-                    "UPDATE payment_order SET next_poll_at_ms = ?1 + ?2, polls = polls + 1
-                     WHERE id IN (SELECT id FROM payment_order WHERE next_poll_at_ms <= ?1
-                                  ORDER BY next_poll_at_ms LIMIT ?3)
-                     RETURNING {COLUMNS}"
-                ))?
-                .query_map(params![now_ms, lease_ms, limit], order_row)?
-                .collect()
-        })
+        let take = format!(
+            "UPDATE payment_order SET next_poll_at_ms = ?1 + ?2, polls = polls + 1
+             WHERE id IN (SELECT id FROM payment_order WHERE next_poll_at_ms <= ?1
+                          ORDER BY next_poll_at_ms LIMIT ?3)
+             RETURNING {COLUMNS}"
+        );
+        let due = ("payment_order WHERE next_poll_at_ms <= ?1", now_ms);
+        let parameters = (now_ms, lease_ms, limit);
+        take_due(self.0, "take due orders", due, &take, parameters, order_row)
     }
 
     /// Sets the time of the provider's next poll; `None` for never. An ended order stays unchanged.

@@ -3,6 +3,7 @@
 //! A webhook's secret is stored in plain text, because signing needs it. Therefore these rows do
 //! not implement `Debug`. This file must not depend on alert rules, and must not send messages.
 
+use super::due::take_due;
 use super::mail::{self, MailQueueLimits, OutgoingMailRow, count};
 use super::rows::first_column;
 use super::views::WebhookRows;
@@ -198,32 +199,28 @@ impl WebhookRows<'_> {
         busy: &[String],
         limit: u32,
     ) -> Result<Vec<DueDelivery>, StoreError> {
-        let is_due: bool = self.0.read("look for due deliveries", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT EXISTS(SELECT 1 FROM webhook_delivery WHERE state = 'pending' AND next_at_ms <= ?1)",
-                )?
-                .query_row([now_ms], first_column)
-        })?;
-        if !is_due {
-            return Ok(Vec::new());
-        }
+        let due = (
+            "webhook_delivery WHERE state = 'pending' AND next_at_ms <= ?1",
+            now_ms,
+        );
+        // SQLite takes a bare column such as `id` from the row with the minimum.
+        let take = "UPDATE webhook_delivery SET next_at_ms = ?1 + ?2, attempts = attempts + 1
+             WHERE id IN (SELECT id FROM (
+               SELECT id, min(next_at_ms) AS due FROM webhook_delivery
+               WHERE state = 'pending' AND next_at_ms <= ?1
+                 AND account NOT IN (SELECT value FROM json_each(?4))
+               GROUP BY account ORDER BY due LIMIT ?3))
+             RETURNING id, account, event, body, created_at_ms, attempts";
         let busy = serde_json::json!(busy).to_string();
-        self.0.write("take due deliveries", |transaction| {
-            // SQLite takes a bare column such as `id` from the row with the minimum.
-            transaction
-                .prepare_cached(
-                    "UPDATE webhook_delivery SET next_at_ms = ?1 + ?2, attempts = attempts + 1
-                     WHERE id IN (SELECT id FROM (
-                       SELECT id, min(next_at_ms) AS due FROM webhook_delivery
-                       WHERE state = 'pending' AND next_at_ms <= ?1
-                         AND account NOT IN (SELECT value FROM json_each(?4))
-                       GROUP BY account ORDER BY due LIMIT ?3))
-                     RETURNING id, account, event, body, created_at_ms, attempts",
-                )?
-                .query_map(params![now_ms, lease_ms, limit, busy], due_delivery)?
-                .collect()
-        })
+        let parameters = (now_ms, lease_ms, limit, &*busy);
+        take_due(
+            self.0,
+            "take due deliveries",
+            due,
+            take,
+            parameters,
+            due_delivery,
+        )
     }
 
     /// Records a failed attempt and the time of the next one.
