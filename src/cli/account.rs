@@ -274,36 +274,9 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
         AccountCommand::Limit { account, rates } => {
             set_rate_limits(context, &find(context, &account)?, &rates)
         }
-        AccountCommand::Invite { count, expires_in } => {
-            let by = command_line_actor();
-            let acting = context.accounts.with_actor(&by, context.now_ms);
-            let codes = acting
-                .create_invites(count, expires_in.ms)
-                .context("cannot create invite codes")?;
-            let text = codes
-                .iter()
-                .map(|code| format!("{code}\n"))
-                .collect::<String>();
-            let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
-            print(
-                context.json,
-                &json!({"codes": codes, "expires_at": expires_at}),
-                &text,
-            )
-        }
+        AccountCommand::Invite { count, expires_in } => create_invites(context, count, expires_in),
         AccountCommand::Invites => list_invites(context),
-        AccountCommand::RevokeInvite { invite } => {
-            if !context
-                .accounts
-                .with_actor(&command_line_actor(), context.now_ms)
-                .revoke_invite(&invite)?
-            {
-                bail!(
-                    "cannot revoke the invitation: no open invitation has this id or code (`account invites` shows the ids)"
-                );
-            }
-            print(context.json, &json!({"state": "withdrawn"}), "revoked\n")
-        }
+        AccountCommand::RevokeInvite { invite } => revoke_invite(context, &invite),
         AccountCommand::SetPassword {
             account,
             password_stdin,
@@ -329,10 +302,36 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
     }
 }
 
+fn create_invites(
+    context: &CommandContext<'_>,
+    count: u32,
+    expires_in: DurationArg,
+) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let codes = acting
+        .create_invites(count, expires_in.ms)
+        .context("cannot create invite codes")?;
+    let text: String = codes.iter().map(|code| format!("{code}\n")).collect();
+    let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
+    let value = json!({"codes": codes, "expires_at": expires_at});
+    print(context.json, &value, &text)
+}
+
+fn revoke_invite(context: &CommandContext<'_>, invite: &str) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    if !acting.revoke_invite(invite)? {
+        bail!(
+            "cannot revoke the invitation: no open invitation has this id or code (`account invites` shows the ids)"
+        );
+    }
+    print(context.json, &json!({"state": "withdrawn"}), "revoked\n")
+}
+
 /// # Errors
 /// Returns an error that names the failed operation and its cause.
 pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
-    let keys = context.accounts.api_keys();
     match command {
         KeyCommand::Create {
             account,
@@ -340,85 +339,82 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
             member,
             settings,
         } => create_key(context, &account, &name, member.as_deref(), &settings),
-        KeyCommand::Set { key_id, settings } => {
-            settings.check(context.settings)?;
-            let patch = settings.patch(context.now_ms);
-            let change = || keys.change_key(None, &key_id, |set| set.apply(&patch));
-            let changed = match keys.key(None, &key_id)? {
-                Some((_, key)) => {
-                    let before = json!({"settings": key.settings});
-                    let mut set = key.settings;
-                    set.apply(&patch);
-                    let changes = (&before, &json!({"settings": set}));
-                    let by = command_line_actor();
-                    let acting = context.accounts.with_actor(&by, context.now_ms);
-                    acting.record_setting_then_run("key.set", &key_id, changes, change)
-                }
-                None => change(),
-            };
-            let set = changed.with_context(|| {
-                format!("cannot change the key {key_id:?} (`key list` shows the ids)")
-            })?;
-            wait_until_published(context.accounts, &key_id);
-            let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
-            let mut value = document::key_settings(&set);
-            value["key_id"] = json!(key_id);
-            print(context.json, &value, &text)
-        }
-        KeyCommand::Rotate { key_id, overlap } => {
-            let (what, by) = (json!({"overlap_ms": overlap.ms}), command_line_actor());
-            let acting = context.accounts.with_actor(&by, context.now_ms);
-            let new = acting.record_then_run("key.rotate", &key_id, &what, || {
-                keys.rotate_key(None, &key_id, overlap.ms, context.now_ms)
-            });
-            print_new_key(
-                context,
-                &new.with_context(|| {
-                    format!("cannot rotate the key {key_id:?} (`key list` shows the ids)")
-                })?,
-            )
-        }
-        KeyCommand::List { account } => {
-            let (mut text, mut values) = (String::new(), Vec::new());
-            let account = find(context, &account)?;
-            for key in all_keys(context, &account.id)? {
-                // For a key without a limit, show its total spend.
-                let period = key
-                    .settings
-                    .spend_limit
-                    .map_or(Period::Total, |limit| limit.period);
-                let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
-                text += &key_line(&key, account.status, &spend);
-                values.push(document::api_key(
-                    &key,
-                    account.status,
-                    &spend,
-                    context.now_ms,
-                ));
-            }
-            print(context.json, &Value::Array(values), &text)
-        }
+        KeyCommand::Set { key_id, settings } => set_key(context, &key_id, &settings),
+        KeyCommand::Rotate { key_id, overlap } => rotate_key(context, &key_id, overlap),
+        KeyCommand::List { account } => list_keys(context, &find(context, &account)?),
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
-        KeyCommand::Revoke { key_id } => {
-            if !context
-                .accounts
-                .with_actor(&command_line_actor(), context.now_ms)
-                .revoke_key(&key_id)?
-            {
-                bail!(
-                    "cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)"
-                );
-            }
-            wait_until_published(context.accounts, &key_id);
-            let text = format!("{key_id} is revoked\n");
-            print(
-                context.json,
-                &json!({"key_id": key_id, "status": "revoked"}),
-                &text,
-            )
-        }
+        KeyCommand::Revoke { key_id } => revoke_key(context, &key_id),
     }
+}
+
+fn set_key(context: &CommandContext<'_>, key_id: &str, settings: &KeyArgs) -> anyhow::Result<()> {
+    settings.check(context.settings)?;
+    let keys = context.accounts.api_keys();
+    let patch = settings.patch(context.now_ms);
+    let change = || keys.change_key(None, key_id, |set| set.apply(&patch));
+    let changed = match keys.key(None, key_id)? {
+        Some((_, key)) => {
+            let before = json!({"settings": key.settings});
+            let mut set = key.settings;
+            set.apply(&patch);
+            let changes = (&before, &json!({"settings": set}));
+            let by = command_line_actor();
+            let acting = context.accounts.with_actor(&by, context.now_ms);
+            acting.record_setting_then_run("key.set", key_id, changes, change)
+        }
+        None => change(),
+    };
+    let set = changed
+        .with_context(|| format!("cannot change the key {key_id:?} (`key list` shows the ids)"))?;
+    wait_until_published(context.accounts, key_id);
+    let text = format!("{key_id}{}\n", settings::format_key_settings(&set));
+    let mut value = document::key_settings(&set);
+    value["key_id"] = json!(key_id);
+    print(context.json, &value, &text)
+}
+
+fn rotate_key(
+    context: &CommandContext<'_>,
+    key_id: &str,
+    overlap: DurationArg,
+) -> anyhow::Result<()> {
+    let (what, by) = (json!({"overlap_ms": overlap.ms}), command_line_actor());
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let new = acting.record_then_run("key.rotate", key_id, &what, || {
+        let keys = context.accounts.api_keys();
+        keys.rotate_key(None, key_id, overlap.ms, context.now_ms)
+    });
+    let new = new
+        .with_context(|| format!("cannot rotate the key {key_id:?} (`key list` shows the ids)"))?;
+    print_new_key(context, &new)
+}
+
+fn list_keys(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
+    let (mut text, mut values) = (String::new(), Vec::new());
+    let status = account.status;
+    for key in all_keys(context, &account.id)? {
+        // For a key without a limit, show its total spend.
+        let limit = key.settings.spend_limit;
+        let period = limit.map_or(Period::Total, |limit| limit.period);
+        let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
+        text += &key_line(&key, status, &spend);
+        values.push(document::api_key(&key, status, &spend, context.now_ms));
+    }
+    print(context.json, &Value::Array(values), &text)
+}
+
+fn revoke_key(context: &CommandContext<'_>, key_id: &str) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    if !acting.revoke_key(key_id)? {
+        bail!(
+            "cannot revoke a key: no active key has the id {key_id:?} (`key list` shows the ids)"
+        );
+    }
+    wait_until_published(context.accounts, key_id);
+    let value = json!({"key_id": key_id, "status": "revoked"});
+    print(context.json, &value, &format!("{key_id} is revoked\n"))
 }
 
 /// Creates a key of an account, or of a member of an organisation.

@@ -59,8 +59,6 @@ fn parse_expiry(text: &str) -> Result<i64, String> {
 /// # Errors
 /// Returns an error that says what could not be done, and why.
 pub fn run(command: CodesCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
-    let by = command_line_actor();
-    let acting = context.accounts.with_actor(&by, context.now_ms);
     match command {
         CodesCommand::Create {
             credits,
@@ -68,83 +66,92 @@ pub fn run(command: CodesCommand, context: &CommandContext<'_>) -> anyhow::Resul
             expires,
             per_account,
         } => {
-            if !context.settings.takes_codes()? {
-                bail!("no codes are taken: write `payments: {{codes: true}}` to the config first");
-            }
-            let created = acting.create_codes(&NewCodes {
+            let new = NewCodes {
                 credits,
                 count,
                 expires_at_ms: expires,
                 per_account,
-            })?;
-            let expires_at = rfc3339(expires);
-            let lines = created
-                .codes
-                .iter()
-                .map(|code| format!("{code},{credits},{expires_at}\n"));
-            let text = format!("code,credits,expires_at\n{}", lines.collect::<String>());
-            let value = json!({
-                "batch": created.batch, "credits": credits, "per_account": per_account,
-                "expires_at": expires_at, "codes": created.codes,
-            });
-            print(context.json, &value, &text)
+            };
+            create(context, &new)
         }
-        CodesCommand::List { batch: None, last } => {
-            let batches = context.accounts.codes().batches("", last)?;
-            let lines = batches.iter().map(|batch| {
-                format!(
-                    "{} {} credits={} per-account={} expires={} codes={} redeemed={} voided={}\n",
-                    batch.id,
-                    rfc3339(batch.created_at_ms),
-                    batch.credits,
-                    batch.per_account,
-                    rfc3339(batch.expires_at_ms),
-                    batch.count,
-                    batch.redeemed,
-                    batch.voided,
-                )
-            });
-            let text: String = lines.collect();
-            let batches: Vec<_> = batches.iter().map(document::code_batch).collect();
-            print(context.json, &json!({"batches": batches}), &text)
-        }
+        CodesCommand::List { batch: None, last } => list_batches(context, last),
         CodesCommand::List {
             batch: Some(batch), ..
-        } => {
-            let codes = context.accounts.codes().codes_of(&batch)?;
-            if codes.is_empty() {
-                bail!("no codes have the batch {batch} (`codes list` shows the batches)");
-            }
-            let lines = codes.iter().map(|code| {
-                let by = code
-                    .redeemed_by
-                    .as_deref()
-                    .map_or_else(String::new, |account| {
-                        let at = code.redeemed_at_ms.map(rfc3339).unwrap_or_default();
-                        format!(" by={account} at={at}")
-                    });
-                format!("{} {}{by}\n", code.id(), code.state(context.now_ms).name())
-            });
-            let text: String = lines.collect();
-            let codes: Vec<_> = codes
-                .iter()
-                .map(|code| document::code(code, context.now_ms))
-                .collect();
-            print(
-                context.json,
-                &json!({"batch": batch, "codes": codes}),
-                &text,
-            )
-        }
-        CodesCommand::Void { name } => {
-            let Some(count) = acting.void_codes(&name)? else {
-                bail!("no open code and no batch has this id or text (`codes list` shows the ids)");
-            };
-            print(
-                context.json,
-                &json!({"voided": count}),
-                &format!("{count} voided\n"),
-            )
-        }
+        } => list_codes(context, &batch),
+        CodesCommand::Void { name } => void(context, &name),
     }
+}
+
+fn create(context: &CommandContext<'_>, new: &NewCodes) -> anyhow::Result<()> {
+    if !context.settings.takes_codes()? {
+        bail!("no codes are taken: write `payments: {{codes: true}}` to the config first");
+    }
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let created = acting.create_codes(new)?;
+    let (credits, expires_at) = (new.credits, rfc3339(new.expires_at_ms));
+    let lines = created
+        .codes
+        .iter()
+        .map(|code| format!("{code},{credits},{expires_at}\n"));
+    let text = format!("code,credits,expires_at\n{}", lines.collect::<String>());
+    let value = json!({
+        "batch": created.batch, "credits": credits, "per_account": new.per_account,
+        "expires_at": expires_at, "codes": created.codes,
+    });
+    print(context.json, &value, &text)
+}
+
+fn list_batches(context: &CommandContext<'_>, last: u32) -> anyhow::Result<()> {
+    let batches = context.accounts.codes().batches("", last)?;
+    let lines = batches.iter().map(|batch| {
+        format!(
+            "{} {} credits={} per-account={} expires={} codes={} redeemed={} voided={}\n",
+            batch.id,
+            rfc3339(batch.created_at_ms),
+            batch.credits,
+            batch.per_account,
+            rfc3339(batch.expires_at_ms),
+            batch.count,
+            batch.redeemed,
+            batch.voided,
+        )
+    });
+    let text: String = lines.collect();
+    let batches: Vec<_> = batches.iter().map(document::code_batch).collect();
+    print(context.json, &json!({"batches": batches}), &text)
+}
+
+fn list_codes(context: &CommandContext<'_>, batch: &str) -> anyhow::Result<()> {
+    let codes = context.accounts.codes().codes_of(batch)?;
+    if codes.is_empty() {
+        bail!("no codes have the batch {batch} (`codes list` shows the batches)");
+    }
+    let lines = codes.iter().map(|code| {
+        let by = code
+            .redeemed_by
+            .as_deref()
+            .map_or_else(String::new, |account| {
+                let at = code.redeemed_at_ms.map(rfc3339).unwrap_or_default();
+                format!(" by={account} at={at}")
+            });
+        format!("{} {}{by}\n", code.id(), code.state(context.now_ms).name())
+    });
+    let text: String = lines.collect();
+    let codes: Vec<_> = codes
+        .iter()
+        .map(|code| document::code(code, context.now_ms))
+        .collect();
+    let value = json!({"batch": batch, "codes": codes});
+    print(context.json, &value, &text)
+}
+
+fn void(context: &CommandContext<'_>, name: &str) -> anyhow::Result<()> {
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let Some(count) = acting.void_codes(name)? else {
+        bail!("no open code and no batch has this id or text (`codes list` shows the ids)");
+    };
+    let text = format!("{count} voided\n");
+    print(context.json, &json!({"voided": count}), &text)
 }

@@ -75,7 +75,6 @@ pub fn run(
     file: &Path,
     context: &CommandContext<'_>,
 ) -> anyhow::Result<ExitCode> {
-    let book = context.accounts.database().payment_book();
     match command {
         PaymentsCommand::List {
             account,
@@ -83,89 +82,108 @@ pub fn run(
             last,
             before,
         } => {
-            let account = match account {
-                Some(name) => Some(super::account::find(context, &name)?.id),
-                None => None,
-            };
+            let account = account.map(|name| super::account::find(context, &name));
             let filter = OrderFilter {
-                account,
+                account: account.transpose()?.map(|account| account.id),
                 id: None,
                 state,
             };
-            let orders = book.find_orders(&filter, before.as_deref().unwrap_or_default(), last)?;
-            let lines = orders.iter().map(|order| {
-                format!(
-                    "{} {} {} {} {} credits={} bonus={} refunded={}\n",
-                    order.id,
-                    rfc3339(order.created_at_ms),
-                    order.account,
-                    order.state.name(),
-                    write_money(&order.currency, order.amount),
-                    order.credits,
-                    order.bonus,
-                    write_money(&order.currency, order.refunded),
-                )
-            });
-            let text: String = lines.collect();
-            let payments: Vec<_> = orders.iter().map(document::payment).collect();
-            print(context.json, &json!({"payments": payments}), &text)?;
+            list(context, &filter, before.as_deref(), last)?;
         }
-        PaymentsCommand::Show { payment } => {
-            let order = find(context, &payment)?;
-            let value = document::payment_with_refunds(&order, &book.refunds(&order.id)?);
-            let members = value.as_object().into_iter().flatten();
-            let lines = members.map(|(name, value)| match value.as_str() {
-                Some(text) => format!("{name}: {text}\n"),
-                None => format!("{name}: {value}\n"),
-            });
-            let text: String = lines.collect();
-            print(context.json, &value, &text)?;
-        }
+        PaymentsCommand::Show { payment } => show(context, &find(context, &payment)?)?,
         PaymentsCommand::Refund {
             payment,
             amount,
             reference,
         } => {
             let order = find(context, &payment)?;
-            let amount = amount.map(|text| parse_amount(&order.currency, &text));
-            let amount = amount.transpose()?;
-            if !crate::billing::corrections::is_valid_reference(&reference) {
-                bail!("a reference must have 1 to 200 characters");
-            }
-            let payments = open(file, context)?;
-            let done = block_on(payments.refund_order(
-                &command_line_actor(),
-                &order.id,
-                amount,
-                &reference,
-            ))?
-            .with_context(|| format!("cannot refund the payment {}", order.id))?;
-            let text = describe_refund(&done, &reference);
-            print(context.json, &document::payment_refund(&done), &text)?;
+            refund(context, file, &order, amount.as_deref(), &reference)?;
         }
-        PaymentsCommand::Reconcile { days } => {
-            let payments = open(file, context)?;
-            let report = block_on(payments.reconcile(days, context.now_ms))?
-                .context("cannot compare the provider's payments with the ledger")?;
-            let lines = report.differences.iter().map(|difference| {
-                let subject = [&difference.order, &difference.payment];
-                let subject: Vec<_> = subject.into_iter().flatten().map(String::as_str).collect();
-                format!("{}: {}\n", subject.join(", "), difference.text)
-            });
-            let text = format!(
-                "{}{} payments at the provider, {} paid orders in the ledger, {} differences\n",
-                lines.collect::<String>(),
-                report.payments,
-                report.orders,
-                report.differences.len()
-            );
-            print(context.json, &document::reconciliation(&report), &text)?;
-            if !report.differences.is_empty() {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+        PaymentsCommand::Reconcile { days } => return reconcile(context, file, days),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list(
+    context: &CommandContext<'_>,
+    filter: &OrderFilter,
+    before: Option<&str>,
+    last: u32,
+) -> anyhow::Result<()> {
+    let book = context.accounts.database().payment_book();
+    let orders = book.find_orders(filter, before.unwrap_or_default(), last)?;
+    let lines = orders.iter().map(|order| {
+        format!(
+            "{} {} {} {} {} credits={} bonus={} refunded={}\n",
+            order.id,
+            rfc3339(order.created_at_ms),
+            order.account,
+            order.state.name(),
+            write_money(&order.currency, order.amount),
+            order.credits,
+            order.bonus,
+            write_money(&order.currency, order.refunded),
+        )
+    });
+    let text: String = lines.collect();
+    let payments: Vec<_> = orders.iter().map(document::payment).collect();
+    print(context.json, &json!({"payments": payments}), &text)
+}
+
+fn show(context: &CommandContext<'_>, order: &OrderRow) -> anyhow::Result<()> {
+    let book = context.accounts.database().payment_book();
+    let value = document::payment_with_refunds(order, &book.refunds(&order.id)?);
+    let members = value.as_object().into_iter().flatten();
+    let lines = members.map(|(name, value)| match value.as_str() {
+        Some(text) => format!("{name}: {text}\n"),
+        None => format!("{name}: {value}\n"),
+    });
+    let text: String = lines.collect();
+    print(context.json, &value, &text)
+}
+
+fn refund(
+    context: &CommandContext<'_>,
+    file: &Path,
+    order: &OrderRow,
+    amount: Option<&str>,
+    reference: &str,
+) -> anyhow::Result<()> {
+    let amount = amount.map(|text| parse_amount(&order.currency, text));
+    let amount = amount.transpose()?;
+    if !crate::billing::corrections::is_valid_reference(reference) {
+        bail!("a reference must have 1 to 200 characters");
+    }
+    let payments = open(file, context)?;
+    let by = command_line_actor();
+    let done = block_on(payments.refund_order(&by, &order.id, amount, reference))?
+        .with_context(|| format!("cannot refund the payment {}", order.id))?;
+    let text = describe_refund(&done, reference);
+    print(context.json, &document::payment_refund(&done), &text)
+}
+
+/// Compares the provider's payments with the ledger. Fails if they differ.
+fn reconcile(context: &CommandContext<'_>, file: &Path, days: u32) -> anyhow::Result<ExitCode> {
+    let payments = open(file, context)?;
+    let report = block_on(payments.reconcile(days, context.now_ms))?
+        .context("cannot compare the provider's payments with the ledger")?;
+    let lines = report.differences.iter().map(|difference| {
+        let subject = [&difference.order, &difference.payment];
+        let subject: Vec<_> = subject.into_iter().flatten().map(String::as_str).collect();
+        format!("{}: {}\n", subject.join(", "), difference.text)
+    });
+    let text = format!(
+        "{}{} payments at the provider, {} paid orders in the ledger, {} differences\n",
+        lines.collect::<String>(),
+        report.payments,
+        report.orders,
+        report.differences.len()
+    );
+    print(context.json, &document::reconciliation(&report), &text)?;
+    Ok(match report.differences.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn describe_refund(done: &PaymentRefund, reference: &str) -> String {

@@ -30,16 +30,12 @@ fn new_reference() -> Option<String> {
     Some(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        let mut reference = None;
-        let mut report = |what: &str| {
-            reference = new_reference();
-            let shown = reference.as_deref().unwrap_or("none");
-            log::error!("sidecar: {what} (reference {shown})");
-        };
-        let (status, heading, text) = match self {
-            Self::SignIn => return Redirect::to("/dashboard/sign-in").into_response(),
+impl PageError {
+    /// Returns the status, the heading and the text of the error's page; `None` for an error that
+    /// leads to another page.
+    fn page(&self) -> Option<(StatusCode, &'static str, &'static str)> {
+        Some(match self {
+            Self::SignIn => return None,
             Self::NotFound => (
                 StatusCode::NOT_FOUND,
                 "Not found",
@@ -90,46 +86,56 @@ impl IntoResponse for PageError {
                 "Busy",
                 "The gateway has too many requests of this kind at the moment. Try again soon.",
             ),
-            Self::Archived(what) => {
-                report(&what);
-                (
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "Archived",
-                    "This request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
-                )
-            }
-            Self::Storage(what) => {
+            Self::Archived(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Archived",
+                "This request is archived and cannot be read at the moment. Ask the operator of this gateway, with the request's id.",
+            ),
+            Self::Storage(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The gateway's disk does not answer",
+                "The gateway cannot read or write its files at the moment. Try again soon. If you made a change, check whether it was saved.",
+            ),
+            Self::Internal(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Something went wrong",
+                "Something went wrong on our side. Check whether your change was saved.",
+            ),
+        })
+    }
+
+    /// Counts and logs an error that an operator must know. Returns its reference.
+    fn report(&self) -> Option<String> {
+        let what = match self {
+            Self::Archived(what) => what,
+            Self::Storage(what) | Self::Internal(what) => {
                 METRICS.ledger_error("accounts");
-                report(&what);
-                (
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "The gateway's disk does not answer",
-                    "The gateway cannot read or write its files at the moment. Try again soon. If you made a change, check whether it was saved.",
-                )
+                what
             }
-            Self::Internal(what) => {
-                METRICS.ledger_error("accounts");
-                report(&what);
-                (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "Something went wrong",
-                    "Something went wrong on our side. Check whether your change was saved.",
-                )
-            }
+            _ => return None,
         };
-        let mut response = html(
-            status,
-            &ErrorPage {
-                frame: Frame::public(heading),
-                heading,
-                text,
-                reference,
-            },
-        );
+        let reference = new_reference();
+        let shown = reference.as_deref().unwrap_or("none");
+        log::error!("sidecar: {what} (reference {shown})");
+        reference
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let Some((status, heading, text)) = self.page() else {
+            return Redirect::to("/dashboard/sign-in").into_response();
+        };
+        let page = ErrorPage {
+            frame: Frame::public(heading),
+            heading,
+            text,
+            reference: self.report(),
+        };
+        let mut response = html(status, &page);
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+            let seconds = HeaderValue::from_static("2");
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }
