@@ -147,12 +147,7 @@ impl VendorClient<'_> {
 
     /// Sends a small request, at the most common path of the model's kind. A vendor that lacks it
     /// may have a path of its own, as Cohere has for embeddings.
-    async fn send_test_request(
-        &self,
-        address: SocketAddr,
-        model: &CatalogModel,
-        report: &mut EndpointReport,
-    ) {
+    async fn send_usual_sample(&self, address: SocketAddr, model: &CatalogModel) -> SentSample {
         let common = MeteredEndpoint::of_kind(model.kind).next();
         let mut sent = self.send_sample(address, model, common).await;
         for own in MeteredEndpoint::of_kind(model.kind).filter(|row| row.is_of_one_vendor) {
@@ -176,6 +171,15 @@ impl VendorClient<'_> {
                 sent = continued;
             }
         }
+        sent
+    }
+
+    async fn send_test_request(
+        &self,
+        address: SocketAddr,
+        model: &CatalogModel,
+        report: &mut EndpointReport,
+    ) {
         let SentSample {
             metered,
             usual_path,
@@ -183,7 +187,7 @@ impl VendorClient<'_> {
             body,
             response,
             milliseconds,
-        } = sent;
+        } = self.send_usual_sample(address, model).await;
         let name = &model.upstream_model;
         let response = match response {
             Ok(response) => response,
@@ -218,9 +222,9 @@ impl VendorClient<'_> {
             output,
             milliseconds,
         });
+        let path = self.endpoint.display_url(usual_path).unwrap_or_default();
         match status {
             200..300 if value.is_none() && metered_usage.is_none() => {
-                let path = self.endpoint.display_url(usual_path).unwrap_or_default();
                 report.add_fault(format!(
                     "{path} did not answer with JSON: check the address"
                 ));
@@ -235,18 +239,13 @@ impl VendorClient<'_> {
             }
             401 | 403 => {
                 report.key = VendorKeyStatus::Refused;
-                report.add_fault(format!(
-                    "the vendor refused the key ({status}): {}",
-                    self.message(&response)
-                ));
+                let message = self.message(&response);
+                report.add_fault(format!("the vendor refused the key ({status}): {message}"));
             }
-            404 => {
-                let path = self.endpoint.display_url(usual_path).unwrap_or_default();
-                report.add_fault(format!(
-                    "the vendor does not know {path} or the model {name} (404): {}",
-                    self.message(&response)
-                ));
-            }
+            404 => report.add_fault(format!(
+                "the vendor does not know {path} or the model {name} (404): {}",
+                self.message(&response)
+            )),
             _ => report.add_fault(format!(
                 "the vendor refused a request to {name} ({status}): {}",
                 self.message(&response)

@@ -52,19 +52,11 @@ pub async fn send_error(
             if progress.has_client_left() || progress.is_completed() {
                 return Ok(());
             }
-            let is_cut = progress.ended == Some(intake::AbortReason::Shutdown);
-            let failure = call
-                .failure
-                .clone()
-                .filter(|_| !is_cut)
-                .unwrap_or_else(|| classify_failure(call, error));
+            let opening = call.exchange.take_opening();
+            let unsent = std::mem::take(&mut call.response.unsent);
             (
-                failure,
-                [
-                    call.exchange.take_opening(),
-                    std::mem::take(&mut call.response.unsent),
-                ]
-                .concat(),
+                failure_of(call, error),
+                [opening, unsent].concat(),
                 call.response.is_stream(),
             )
         }
@@ -110,6 +102,13 @@ pub async fn send_error(
         return end_stream(session, ctx, &failure, &unsent).await;
     }
     Ok(())
+}
+
+/// Returns the failure of the last attempt, unless the shutdown of the process cut it off.
+fn failure_of(call: &AdmittedRequest, error: &Error) -> Failure {
+    let is_cut = call.exchange.progress().ended == Some(intake::AbortReason::Shutdown);
+    let known = call.failure.clone().filter(|_| !is_cut);
+    known.unwrap_or_else(|| classify_failure(call, error))
 }
 
 fn classify_failure(call: &AdmittedRequest, error: &Error) -> Failure {

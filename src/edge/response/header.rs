@@ -40,29 +40,12 @@ pub fn filter_header(
         trace.record_status(header.status.as_u16());
     }
     failpoint::hit(Point::VendorAnswered);
-    let header_bytes: usize = header
-        .headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len())
-        .sum();
-    if header_bytes > MAX_HEADER_BYTES {
-        return Error::e_explain(
-            ErrorType::InvalidHTTPHeader,
-            "the vendor's header is too large",
-        )
-        .map_err(|error: Box<Error>| error.into_up());
-    }
+    check_size(header)?;
     let status = header.status.as_u16();
     call.response.answered_at = Some(Instant::now());
     call.response.unsent.clear();
     call.response.unbilled_usage = None;
-    let text = |name: &str| {
-        header
-            .headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .map(str::to_owned)
-    };
+    let text = |name: &str| text_of(header, name);
     let retry_after =
         text("retry-after").map(|value| normalize_retry_after(value, clock::now_ms()));
     let request = (&mut *call, record.request_id.as_str());
@@ -73,21 +56,7 @@ pub fn filter_header(
         )
         .map_err(|error: Box<Error>| error.into_up());
     }
-    let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-    call.response.mode = if header.status.is_success() {
-        ResponseMode::Undecided {
-            is_named_events: is_events,
-            opening: Vec::new(),
-        }
-    } else {
-        ResponseMode::Error {
-            status,
-            retry_after,
-            coding: text("content-encoding")
-                .and_then(|name| ContentCoding::parse(name.as_bytes()).ok()?),
-            body: Vec::new(),
-        }
-    };
+    call.response.mode = first_mode(header, retry_after);
     if !header.status.is_success() {
         call.exchange.mark_vendor_failed();
     }
@@ -108,20 +77,53 @@ pub fn filter_header(
     let vendor_request_id =
         vendor_request_id.filter(|id| is_forwardable_id(id, call.model.vendor.api_key.reveal()));
     call.response.header_id.clone_from(&vendor_request_id);
-    let client_header = build_response_header(
-        record,
-        call,
-        if header.status.is_success() {
-            200
-        } else {
-            status
-        },
-        vendor_request_id,
-        content_type,
-    )?;
+    let status = match header.status.is_success() {
+        true => 200,
+        false => status,
+    };
+    let client_header =
+        build_response_header(record, call, status, vendor_request_id, content_type)?;
     record.status = client_header.status.as_u16();
     *header = client_header;
     Ok(())
+}
+
+fn check_size(header: &ResponseHeader) -> Result<()> {
+    let fields = header.headers.iter();
+    let bytes: usize = fields
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    if bytes <= MAX_HEADER_BYTES {
+        return Ok(());
+    }
+    Error::e_explain(
+        ErrorType::InvalidHTTPHeader,
+        "the vendor's header is too large",
+    )
+    .map_err(|error: Box<Error>| error.into_up())
+}
+
+fn text_of(header: &ResponseHeader, name: &str) -> Option<String> {
+    let value = header.headers.get(name)?;
+    value.to_str().ok().map(str::to_owned)
+}
+
+/// Returns the mode of a response of which only the header has arrived.
+fn first_mode(header: &ResponseHeader, retry_after: Option<String>) -> ResponseMode {
+    if header.status.is_success() {
+        let content_type = text_of(header, "content-type");
+        return ResponseMode::Undecided {
+            is_named_events: content_type.is_some_and(|kind| kind.starts_with("text/event-stream")),
+            opening: Vec::new(),
+        };
+    }
+    let coding = text_of(header, "content-encoding");
+    ResponseMode::Error {
+        status: header.status.as_u16(),
+        retry_after,
+        coding: coding.and_then(|name| ContentCoding::parse(name.as_bytes()).ok()?),
+        body: Vec::new(),
+    }
 }
 
 /// Fails the attempt if the vendor switches protocols. The gateway did not request that, and cannot
