@@ -86,34 +86,8 @@ impl Payments {
         };
         // A payment can be begun before the span and be confirmed in it.
         for order in unlisted {
-            let checkout = order.checkout.clone().unwrap_or_default();
-            let found = provider.checkout(&checkout).await?;
-            let payment = found.payment.as_deref().map(|id| provider.reference(id));
-            if found.state == CheckoutState::Paid && payment == order.payment {
-                let payment = ListedPayment {
-                    id: found.payment.unwrap_or_default(),
-                    order: found.order,
-                    amount: found.amount.unwrap_or_default(),
-                    currency: found.currency.unwrap_or_default(),
-                    refunded: found.refunded.unwrap_or_default(),
-                    is_disputed: !found.disputes.is_empty(),
-                    is_paid: true,
-                };
-                let disputes = found.disputes;
-                let differences = self
-                    .run(move |payments| payments.compare(&order, &payment, &disputes))
-                    .await?;
-                report.differences.extend(differences);
-            } else {
-                report.differences.push(Difference {
-                    text: format!(
-                        "{} are in the ledger as paid, and the provider does not have the payment",
-                        write_money(&order.currency, order.amount)
-                    ),
-                    order: Some(order.id),
-                    payment: order.payment,
-                });
-            }
+            let differences = self.compare_unlisted(order, &*provider).await?;
+            report.differences.extend(differences);
         }
         let stored = report.clone();
         self.run(move |payments| {
@@ -123,27 +97,65 @@ impl Payments {
         })
         .await?;
         if !report.differences.is_empty() {
-            let count = report.differences.len();
-            let text = format!("The payment provider and the ledger differ in {count} payments.");
-            let (accounts, settings) = (self.accounts.clone(), self.settings.load_full());
-            self.run(move |_| {
-                let notice = PaymentNotice {
-                    rule: FiredRule::PaymentsDiffer,
-                    period: now_ms.div_euclid(DAY_MS),
-                    text: &text,
-                    account: None,
-                    order: None,
-                };
-                notice.send(&accounts, &settings, now_ms);
-                Ok::<_, StoreError>(())
-            })
-            .await?;
-            log::error!(
-                "payments: {} differences between the provider and the ledger: `model-gateway payments reconcile` names them",
-                report.differences.len()
-            );
+            self.notify_differences(report.differences.len(), now_ms)
+                .await?;
         }
         Ok(report)
+    }
+
+    /// Looks for the payment of an order that the ledger has and the provider's list has not.
+    async fn compare_unlisted(
+        &self,
+        order: OrderRow,
+        provider: &dyn PaymentProvider,
+    ) -> Result<Vec<Difference>, PaymentError> {
+        let checkout = order.checkout.as_deref().unwrap_or_default();
+        let found = provider.checkout(checkout).await?;
+        let payment = found.payment.as_deref().map(|id| provider.reference(id));
+        if found.state != CheckoutState::Paid || payment != order.payment {
+            return Ok(vec![Difference {
+                text: format!(
+                    "{} are in the ledger as paid, and the provider does not have the payment",
+                    write_money(&order.currency, order.amount)
+                ),
+                order: Some(order.id),
+                payment: order.payment,
+            }]);
+        }
+        let payment = ListedPayment {
+            id: found.payment.unwrap_or_default(),
+            order: found.order,
+            amount: found.amount.unwrap_or_default(),
+            currency: found.currency.unwrap_or_default(),
+            refunded: found.refunded.unwrap_or_default(),
+            is_disputed: !found.disputes.is_empty(),
+            is_paid: true,
+        };
+        let disputes = found.disputes;
+        self.run(move |payments| payments.compare(&order, &payment, &disputes))
+            .await
+    }
+
+    /// Notifies the operator of differences, and logs them.
+    async fn notify_differences(&self, count: usize, now_ms: i64) -> Result<(), PaymentError> {
+        let text = format!("The payment provider and the ledger differ in {count} payments.");
+        let (accounts, settings) = (self.accounts.clone(), self.settings.load_full());
+        self.run(move |_| {
+            let notice = PaymentNotice {
+                rule: FiredRule::PaymentsDiffer,
+                period: now_ms.div_euclid(DAY_MS),
+                text: &text,
+                account: None,
+                order: None,
+            };
+            notice.send(&accounts, &settings, now_ms);
+            Ok::<_, StoreError>(())
+        })
+        .await?;
+        log::error!(
+            "payments: {count} differences between the provider and the ledger: `model-gateway payments reconcile` names them"
+        );
+        Ok(())
     }
 
     /// Compares if the last comparison is a day old.

@@ -22,7 +22,7 @@ use base::clock::now_ms;
 use base::telemetry::model_requests::{ModelRequests, model_requests};
 use config::Settings;
 use credits::money::Micro;
-use ledger::{StoreError, UsageInterval, UsageQuery, UsageRow, UsageSpan};
+use ledger::{DailyTotal, SpendTotals, StoreError, UsageInterval, UsageQuery, UsageRow, UsageSpan};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -233,36 +233,11 @@ fn load(
         }
     }
     let of_period = totals.iter().filter(|day| day.day > today - days);
-    let vendors = vendors_of_models(&app.settings.load());
-    let row = |time, name: String, sum| UsageRow {
-        time,
-        model: name,
-        key_id: String::new(),
-        member: String::new(),
-        sum,
-    };
     let rows = match group {
-        SpendingGroup::Vendor => of_period
-            .map(|day| {
-                let vendor = vendors.get(&day.model).cloned();
-                let vendor = vendor.unwrap_or_else(|| "not in the config file".to_owned());
-                row(day.day, vendor, day.sum)
-            })
-            .collect(),
-        SpendingGroup::Account => {
-            let mut rows = Vec::new();
-            for (id, _) in &spenders {
-                let query = UsageQuery {
-                    interval: Some(UsageInterval::Unit),
-                    ..UsageQuery::new(UsageSpan::Days(today - days + 1, today + 1))
-                };
-                let usage = pages.usage(id, &query, None, u32::MAX)?;
-                rows.extend(usage.into_iter().map(|it| row(it.time, id.clone(), it.sum)));
-            }
-            rows
-        }
+        SpendingGroup::Account => account_rows(app, &spenders, today - days + 1, today + 1)?,
+        SpendingGroup::Vendor => vendor_rows(app, of_period),
         _ => of_period
-            .map(|day| row(day.day, day.model.clone(), day.sum))
+            .map(|day| usage_row(day.day, day.model.clone(), day.sum))
             .collect(),
     };
     let top = spenders.iter().map(|(id, sum)| TopAccount {
@@ -271,7 +246,7 @@ fn load(
         credits: Credits(sum.credits),
         responses: group_digits(sum.responses),
     });
-    let sum_of = |first_day, amount: fn(&ledger::DailyTotal) -> Micro| {
+    let sum_of = |first_day, amount: fn(&DailyTotal) -> Micro| {
         let days = totals.iter().filter(|day| day.day >= first_day);
         Credits(days.fold(Micro::ZERO, |sum, day| sum.plus(amount(day))))
     };
@@ -299,6 +274,49 @@ fn load(
         top: top.collect(),
         emails,
     })
+}
+
+/// Returns a row of usage by day; `name` is what the chart groups by.
+fn usage_row(day: i64, name: String, sum: SpendTotals) -> UsageRow {
+    UsageRow {
+        time: day,
+        model: name,
+        key_id: String::new(),
+        member: String::new(),
+        sum,
+    }
+}
+
+fn vendor_rows<'d>(
+    app: &SidecarState,
+    totals: impl Iterator<Item = &'d DailyTotal>,
+) -> Vec<UsageRow> {
+    let vendors = vendors_of_models(&app.settings.load());
+    totals
+        .map(|day| {
+            let vendor = vendors.get(&day.model).cloned();
+            let vendor = vendor.unwrap_or_else(|| "not in the config file".to_owned());
+            usage_row(day.day, vendor, day.sum)
+        })
+        .collect()
+}
+
+fn account_rows(
+    app: &SidecarState,
+    accounts: &[(String, SpendTotals)],
+    from_day: i64,
+    to_day: i64,
+) -> Result<Vec<UsageRow>, StoreError> {
+    let query = UsageQuery {
+        interval: Some(UsageInterval::Unit),
+        ..UsageQuery::new(UsageSpan::Days(from_day, to_day))
+    };
+    let mut rows = Vec::new();
+    for (id, _) in accounts {
+        let usage = (app.billing.ledger().pages()).usage(id, &query, None, u32::MAX)?;
+        rows.extend((usage.into_iter()).map(|it| usage_row(it.time, id.clone(), it.sum)));
+    }
+    Ok(rows)
 }
 
 fn requests_row(sum: ModelRequests) -> RequestsRow {
