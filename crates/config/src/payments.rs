@@ -278,7 +278,6 @@ impl ConfigValidator {
         let currency = currency?;
         let min = self.money("payments.min", &section.min, currency);
         let max = self.money("payments.max", &section.max, currency);
-        let bound = |it: Option<i64>| it.unwrap_or_default();
         if min.is_some_and(|min| min < currency.smallest_charge()) {
             let smallest = currency.write(currency.smallest_charge());
             let message = format!("must be at least {smallest}, the smallest charge of Stripe");
@@ -302,19 +301,7 @@ impl ConfigValidator {
             let message = format!("must be at least `min`, {min}: else nobody can pay");
             self.add_fault("payments.per_account_per_day", message);
         }
-        self.check_count("payments.amounts", section.amounts.len());
-        let mut amounts = Vec::new();
-        for (index, text) in section.amounts.iter().enumerate() {
-            let key = format!("payments.amounts[{index}]");
-            let Some(amount) = self.money(&key, text, currency) else {
-                continue;
-            };
-            if min.is_some_and(|min| amount < min) || max.is_some_and(|max| amount > max) {
-                let (min, max) = (currency.write(bound(min)), currency.write(bound(max)));
-                self.add_fault(key, format!("must be from `min`, {min}, to `max`, {max}"));
-            }
-            amounts.push(amount);
-        }
+        let amounts = self.offered_amounts(&section.amounts, currency, (min, max));
         let bonus = self.bonus(&section.bonus, currency);
         let settings = PaymentSettings {
             provider,
@@ -331,21 +318,45 @@ impl ConfigValidator {
             per_account_per_day: per_account_per_day?,
             api: api?,
         };
+        self.check_credit_price(&settings);
+        Some(settings)
+    }
+
+    /// Returns the amounts that the page of credits offers, in minor units.
+    fn offered_amounts(
+        &mut self,
+        texts: &[raw::Decimal],
+        currency: Currency,
+        (min, max): (Option<i64>, Option<i64>),
+    ) -> Vec<i64> {
+        self.check_count("payments.amounts", texts.len());
+        let bound = |it: Option<i64>| currency.write(it.unwrap_or_default());
+        let mut amounts = Vec::new();
+        for (index, text) in texts.iter().enumerate() {
+            let key = format!("payments.amounts[{index}]");
+            let Some(amount) = self.money(&key, text, currency) else {
+                continue;
+            };
+            if min.is_some_and(|min| amount < min) || max.is_some_and(|max| amount > max) {
+                let (min, max) = (bound(min), bound(max));
+                self.add_fault(key, format!("must be from `min`, {min}, to `max`, {max}"));
+            }
+            amounts.push(amount);
+        }
+        amounts
+    }
+
+    fn check_credit_price(&mut self, settings: &PaymentSettings) {
         let buys = |minor| settings.credits_for(minor);
+        let key = "payments.credit_price";
         if !buys(settings.min).is_positive() {
-            self.add_fault(
-                "payments.credit_price",
-                "is so high that `min` buys nothing",
-            );
+            self.add_fault(key, "is so high that `min` buys nothing");
         }
         // Even with the bonus, a payment must stay below the bound at which amounts saturate.
         if buys(settings.max).get() > MAX_MICRO / 4 {
-            self.add_fault(
-                "payments.credit_price",
-                "is so low that `max` buys more credits than a balance can have",
-            );
+            let fault = "is so low that `max` buys more credits than a balance can have";
+            self.add_fault(key, fault);
         }
-        Some(settings)
     }
 
     /// Checks that the section has what its provider needs. Returns the provider, if there is one.
