@@ -24,12 +24,10 @@ mod funds;
 mod handover;
 mod hold;
 pub mod holds;
-
 pub mod json;
 mod lapse_clock;
 mod ledger_writer;
 mod open_holds;
-pub mod overview;
 pub mod quote;
 pub mod quote_metered;
 mod receipt;
@@ -41,6 +39,7 @@ mod service;
 mod settle;
 pub mod shared_balances;
 pub mod statement;
+mod stored_prices;
 #[cfg(test)]
 mod tests;
 pub mod usage_report;

@@ -131,7 +131,7 @@ pub async fn refund(
             actor: Some(actor),
             at_ms,
         };
-        let charge = app.billing.pages().request_charge(request_id)?;
+        let charge = app.billing.ledger().rows().request_charge(request_id)?;
         let account = charge.map(|charge| charge.account);
         let what = json!({"account": account, "credits": amount, "ref": reference});
         let acting = app.accounts.with_actor(&by, at_ms);

@@ -139,7 +139,7 @@ pub async fn receipt(
                  the access log knows"
             ))
         };
-        let charged = |id: &str| app.billing.pages().request_charge(id);
+        let charged = |id: &str| app.billing.ledger().rows().request_charge(id);
         let found = find_request(Some(&app.refused), None, &request_id, |id, of| {
             let account = match of {
                 Some(account) => Some(account.to_owned()),

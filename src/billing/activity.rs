@@ -1,5 +1,5 @@
-//! Reads the data for the activity pages of account holders: their responses by filter, and their
-//! conversations. `ledger.pages()` has their spending by time and model.
+//! Reads the responses of account holders for their activity pages, by filter. `ledger.pages()` has
+//! their conversations, and their spending by time and model.
 //!
 //! This file must not write.
 
@@ -72,56 +72,10 @@ impl BillingPages<'_> {
             .collect()
     }
 
-    /// Returns the ledger position of the account's last response; 0 if it has none.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn last_ending_seq(&self, account: &str) -> Result<i64, StoreError> {
-        self.0.0.ledger.pages().last_ending_seq(account)
-    }
-
-    /// Lists conversations, most recently used first. `before` has the time of the last use and the
-    /// id of the last conversation on the previous page.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn conversations(
-        &self,
-        account: &str,
-        before: Option<(i64, &str)>,
-        limit: u32,
-    ) -> Result<Vec<Conversation>, StoreError> {
-        self.0
-            .0
-            .ledger
-            .pages()
-            .conversations(account, before, limit)
-    }
-
-    /// Returns one conversation, or `None` if the account does not have it.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn conversation(
-        &self,
-        account: &str,
-        id: &str,
-    ) -> Result<Option<Conversation>, StoreError> {
-        self.0.0.ledger.pages().conversation(account, id)
-    }
-
     /// Returns the number of newest entries that pages, reports and statements lack, because the
     /// ledger's index is far behind. The number is 0 unless the index is being built or rebuilt.
     pub fn index_lag(&self) -> u64 {
         self.0.0.ledger.index().index_lag()
-    }
-
-    /// Returns the initial credits of the account's trial.
-    ///
-    /// # Errors
-    /// Returns an error if the ledger cannot be read.
-    pub fn trial_granted(&self, account: &str) -> Result<Option<Micro>, StoreError> {
-        self.0.0.ledger.pages().trial_granted(account)
     }
 }
 

@@ -363,7 +363,7 @@ fn refund(
 ) -> anyhow::Result<PostingResult> {
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
-    let charge = billing.pages().request_charge(request_id)?;
+    let charge = billing.ledger().rows().request_charge(request_id)?;
     let account = charge.map(|charge| charge.account);
     let change = json!({"account": account, "credits": credits, "ref": reference});
     let refund = || {

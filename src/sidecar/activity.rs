@@ -182,7 +182,12 @@ fn find(app: &SidecarState, viewed: &ViewedAccount, id: &str) -> Result<Option<S
             return Ok(Some(viewed.receipt_url(&note.request_id)));
         }
     }
-    let found = app.billing.pages().conversation(account, id)?.is_some();
+    let found = app
+        .billing
+        .ledger()
+        .pages()
+        .conversation(account, id)?
+        .is_some();
     let path = viewed.page_url("conversations");
     Ok(found.then(|| format!("{path}/{}", encode_segment(id))))
 }

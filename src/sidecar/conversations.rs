@@ -93,10 +93,11 @@ async fn list(
             Some((last_ms.parse().map_err(|_| PageError::NotFound)?, id))
         }
     };
-    let found = app
-        .billing
-        .pages()
-        .conversations(&user.account.id, cursor, ROWS_PER_PAGE + 1)?;
+    let found =
+        app.billing
+            .ledger()
+            .pages()
+            .conversations(&user.account.id, cursor, ROWS_PER_PAGE + 1)?;
     let page_rows = usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
     let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
     let last = shown.last().filter(|_| found.len() > page_rows);
@@ -127,6 +128,7 @@ pub fn show_conversation(
     let account = &viewed.id;
     let conversation = app
         .billing
+        .ledger()
         .pages()
         .conversation(account, &id)?
         .ok_or(PageError::NotFound)?;

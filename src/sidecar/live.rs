@@ -87,7 +87,7 @@ pub struct FirstSteps {
 
 impl FirstSteps {
     pub fn load(app: &SidecarState, account: &str) -> Result<Self, StoreError> {
-        let has_answer = app.billing.pages().last_ending_seq(account)? > 0;
+        let has_answer = app.billing.ledger().pages().last_ending_seq(account)? > 0;
         let keys = match has_answer {
             true => Vec::new(),
             false => app.accounts.api_keys().keys(account)?,
@@ -131,7 +131,7 @@ impl SpendingSnapshot {
         now_ms: i64,
     ) -> Result<Self, StoreError> {
         let billing = &app.billing;
-        let last = billing.pages().last_ending_seq(account)?;
+        let last = billing.ledger().pages().last_ending_seq(account)?;
         let known = former
             .map(|former| former.reserve)
             .filter(|(_, seq)| *seq == last);
@@ -153,7 +153,7 @@ impl SpendingSnapshot {
             None => app.accounts.find(account)?.map_or(0, |it| it.created_at_ms),
         };
         Ok(Self {
-            granted: billing.pages().trial_granted(account)?,
+            granted: billing.ledger().pages().trial_granted(account)?,
             pace: SpendRate::new(&spent, opened_ms, now_ms),
             opened_ms,
             steps: FirstSteps::load(app, account)?,
@@ -287,7 +287,12 @@ impl LiveStream {
 
     /// Returns the latest responses as HTML, if there is a new one. The template escapes values.
     fn latest_rows_update(&mut self) -> Result<Option<String>, StoreError> {
-        let last = self.app.billing.pages().last_ending_seq(&self.account)?;
+        let last = self
+            .app
+            .billing
+            .ledger()
+            .pages()
+            .last_ending_seq(&self.account)?;
         if self.last_ending.replace(last) == Some(last) || last == 0 {
             return Ok(None);
         }

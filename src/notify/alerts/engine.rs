@@ -258,7 +258,7 @@ impl AlertEngine {
 
     /// Adds up an account's debits, unless no debit was added since the last check.
     fn spent_since(&mut self, account: &str, from_hour: i64) -> Result<Micro, StoreError> {
-        let seq = self.billing.pages().last_ending_seq(account)?;
+        let seq = self.billing.ledger().pages().last_ending_seq(account)?;
         if let Some(known) = self.spend.get(account)
             && known.seq == seq
             && known.from_hour == from_hour

@@ -237,7 +237,7 @@ fn list(
         AccountOrder::Email => found.sort_by(|one, other| one.email.cmp(&other.email)),
         AccountOrder::Balance => {
             let ids: Vec<_> = found.iter().map(|account| account.id.clone()).collect();
-            let balances = billing.pages().balances(&ids, now_ms)?;
+            let balances = billing.ledger().rows().balances(&ids, now_ms)?;
             found.sort_by_key(|account| Reverse(balances.get(&account.id).copied()));
         }
         AccountOrder::Spent => {
@@ -258,7 +258,7 @@ fn list(
         .take(ROWS_PER_PAGE)
         .collect();
     let ids: Vec<_> = shown.iter().map(|account| account.id.clone()).collect();
-    let balances = billing.pages().balances(&ids, now_ms)?;
+    let balances = billing.ledger().rows().balances(&ids, now_ms)?;
     let spends = billing.ledger().pages().spend_since(&ids, first_day)?;
     let amount =
         |sums: &BTreeMap<String, Micro>, id: &str| sums.get(id).copied().unwrap_or(Micro::ZERO);

@@ -256,11 +256,12 @@ fn load(
         .filter(|account| account.status == AccountStatus::Deleted)
         .map(|account| account.id)
         .collect();
-    let pages = app.billing.pages();
-    let of_deleted = pages.balances(&deleted, now_ms)?;
-    let balances = (of_deleted.into_values()).fold(pages.balance_total(now_ms)?, |sum, balance| {
-        sum.minus(balance)
-    });
+    let ledger = app.billing.ledger().rows();
+    let of_deleted = ledger.balances(&deleted, now_ms)?;
+    let balances = (of_deleted.into_values())
+        .fold(ledger.balance_total(now_ms)?, |sum, balance| {
+            sum.minus(balance)
+        });
     Ok(Loaded {
         totals: Totals {
             active: group_digits(counts.active),

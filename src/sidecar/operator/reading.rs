@@ -62,7 +62,7 @@ pub fn account_of_request(
     app: &SidecarState,
     request_id: &str,
 ) -> Result<Option<String>, StoreError> {
-    if let Some(charge) = app.billing.pages().request_charge(request_id)? {
+    if let Some(charge) = app.billing.ledger().rows().request_charge(request_id)? {
         return Ok(Some(charge.account));
     }
     let Some(refused) = &app.refused else {

@@ -13,15 +13,13 @@ use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use super::account::{RefundForm, find, page, reference_rule, show_posting};
 use crate::billing::corrections::is_valid_reference;
-use crate::billing::overview::RequestCharge;
 use accounts::{Account, Actor};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use base::clock::now_ms;
 use credits::money::Micro;
-use ledger::StoreError;
-use ledger::{PostingResult, Refund};
+use ledger::{PostingResult, Refund, RequestCharge, StoreError};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -136,16 +134,17 @@ async fn post_order(
 ) -> Result<Response, FormStop> {
     let order = RefundOrder::parse(submitted).map_err(FormStop::invalid)?;
     let (billing, request_id) = (app.billing.clone(), order.request_id.clone());
-    let charge = match run_blocking(move || billing.pages().request_charge(&request_id)).await? {
-        Err(StoreError::SegmentUnavailable(why)) => {
-            let fault = format!("Cannot look up this request: {why}.");
-            return Err(FormStop::Fault(
-                StatusCode::SERVICE_UNAVAILABLE,
-                fault.into(),
-            ));
-        }
-        charge => charge?,
-    };
+    let charge =
+        match run_blocking(move || billing.ledger().rows().request_charge(&request_id)).await? {
+            Err(StoreError::SegmentUnavailable(why)) => {
+                let fault = format!("Cannot look up this request: {why}.");
+                return Err(FormStop::Fault(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    fault.into(),
+                ));
+            }
+            charge => charge?,
+        };
     let charge = charge
         .filter(|charge| charge.account == account.id)
         .ok_or_else(|| {

@@ -111,11 +111,11 @@ async fn the_list_has_balances_and_spends_and_their_sums() {
         .open_account(&tried, Some(trial(now + 60_000)), now)
         .unwrap();
     let ids = [root.account.clone(), tried.clone(), "acct_x".to_owned()];
-    let balances = |at| billing.pages().balances(&ids, at).unwrap();
+    let balances = |at| billing.ledger().rows().balances(&ids, at).unwrap();
     assert_eq!(balances(now)[&tried], Micro::new(1_000_000));
     assert_eq!(balances(now + 60_000)[&tried], Micro::ZERO);
     assert_eq!(balances(now).len(), 2);
-    let sum = |at| billing.pages().balance_total(at).unwrap().get();
+    let sum = |at| billing.ledger().rows().balance_total(at).unwrap().get();
     assert_eq!([sum(now), sum(now + 60_000)], [6_000_000, 5_000_000]);
 
     // Each of them costs 0.001 credits of the trial.
