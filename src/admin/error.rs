@@ -39,9 +39,10 @@ pub enum AdminError {
     Internal(String),
 }
 
-impl IntoResponse for AdminError {
-    fn into_response(self) -> Response {
-        let (status, code, message) = match self {
+impl AdminError {
+    /// Returns the status, the code and the message of the error's response.
+    fn describe(self) -> (StatusCode, &'static str, String) {
+        match self {
             Self::NoKey => {
                 let message =
                     "send an administrator's gateway key as `Authorization: Bearer`".into();
@@ -82,21 +83,28 @@ impl IntoResponse for AdminError {
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
-            Self::Storage(what) => {
-                log::error!("admin: {what}");
+            Self::Storage(_) => {
                 let message =
                     "the gateway cannot read or write its files at the moment: repeat the request with the same reference"
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "storage", message)
             }
-            Self::Internal(what) => {
-                log::error!("admin: {what}");
+            Self::Internal(_) => {
                 let message =
                     "something went wrong on our side: repeat the request with the same reference"
                         .into();
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }
-        };
+        }
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        if let Self::Storage(what) | Self::Internal(what) = &self {
+            log::error!("admin: {what}");
+        }
+        let (status, code, message) = self.describe();
         let mut response = (
             status,
             Json(json!({"error": {"code": code, "message": message}})),

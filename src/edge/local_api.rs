@@ -29,7 +29,7 @@ use llm_protocol::failure::{Failure, Kind};
 use llm_protocol::metered::ModelKind;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Label that the metrics and the access log use for health checks.
@@ -118,24 +118,11 @@ pub async fn send_answer(
 ) -> Result<(), Failure> {
     let value = match endpoint {
         LocalEndpoint::Models => {
-            // Clients of the messages protocol can call chat models only.
-            let is_callable = |model: &CatalogModel| {
-                ctx.record.surface != Protocol::Messages || model.kind == ModelKind::Chat
-            };
-            let allowed = |model: &&Arc<CatalogModel>| {
-                principal.settings.allows(&model.id) && is_callable(model)
-            };
-            let models: Vec<_> = settings
-                .catalog
-                .models()
-                .iter()
-                .filter(allowed)
-                .cloned()
-                .collect();
+            let query = session.req_header().uri.query().unwrap_or_default();
             models::list(
-                &models,
+                &models_of(settings, principal, ctx.record.surface),
                 ctx.record.surface,
-                session.req_header().uri.query().unwrap_or_default(),
+                query,
             )?
         }
         LocalEndpoint::Model(id) => {
@@ -159,20 +146,7 @@ pub async fn send_answer(
                 .map_err(store_failure)?
         }
         LocalEndpoint::Receipt(request_id) => {
-            let ledger = ledger(gateway)?;
-            let lookup = || {
-                let (ledger, refused) = (Arc::clone(ledger), gateway.recorders.refused.clone());
-                let (account, id) = (Arc::clone(&principal.account_id), request_id.clone());
-                read_ledger(move || {
-                    find_request(Some(&refused), Some(&account), &id, |id, _| {
-                        ledger.receipt(&account, id)
-                    })
-                })
-            };
-            let found = json::wait_for_receipt(lookup, &request_id).await;
-            let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
-            let found = found.map_err(store_failure)?.ok_or_else(none)?;
-            found.to_json(false)
+            find_receipt(gateway, &principal.account_id, &request_id).await?
         }
     };
     ctx.record.status = 200;
@@ -184,6 +158,44 @@ pub async fn send_answer(
     };
     sent.await
         .map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
+}
+
+/// Returns the models that a key can call. Clients of the messages protocol can call chat models
+/// only.
+fn models_of(
+    settings: &Settings,
+    principal: &Principal,
+    surface: Protocol,
+) -> Vec<Arc<CatalogModel>> {
+    let is_callable =
+        |model: &CatalogModel| surface != Protocol::Messages || model.kind == ModelKind::Chat;
+    let models = settings.catalog.models().iter();
+    models
+        .filter(|model| principal.settings.allows(&model.id) && is_callable(model))
+        .cloned()
+        .collect()
+}
+
+/// Returns what is known of a request: its receipt, its refusal, or that it was free.
+async fn find_receipt(
+    gateway: &Gateway,
+    account: &Arc<str>,
+    request_id: &str,
+) -> Result<Value, Failure> {
+    let ledger = ledger(gateway)?;
+    let lookup = || {
+        let (ledger, refused) = (Arc::clone(ledger), gateway.recorders.refused.clone());
+        let (account, id) = (Arc::clone(account), request_id.to_owned());
+        read_ledger(move || {
+            find_request(Some(&refused), Some(&account), &id, |id, _| {
+                ledger.receipt(&account, id)
+            })
+        })
+    };
+    let found = json::wait_for_receipt(lookup, request_id).await;
+    let none = || Failure::new(Kind::UnknownPath, json::NO_RECEIPT).with_retry_after(1);
+    let found = found.map_err(store_failure)?.ok_or_else(none)?;
+    Ok(found.to_json(false))
 }
 
 /// Parses the query of a request for usage.

@@ -194,19 +194,17 @@ impl VendorClient<'_> {
             Err(why) => return report.add_fault(format!("{name} did not answer: {why}")),
         };
         let value = response.json();
-        let usage = value.as_ref().map(|value| &value["usage"]);
         let count = |names: [&str; 2]| {
-            usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()))
+            let usage = &value.as_ref()?["usage"];
+            names.into_iter().find_map(|name| usage[name].as_u64())
         };
         let mut metered_usage = None;
         let (input, output) = match metered {
             Some(endpoint) => {
                 let sample = (content_type, body.as_ref());
                 metered_usage = read_metered(model, endpoint, sample, &response);
-                (
-                    metered_usage.and_then(|metered| reported_units(model, &metered)),
-                    None,
-                )
+                let units = metered_usage.and_then(|metered| reported_units(model, &metered));
+                (units, None)
             }
             None => (
                 count(["input_tokens", "prompt_tokens"]),

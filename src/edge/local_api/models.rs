@@ -60,6 +60,15 @@ pub fn list(
             .collect();
         return Ok(json!({"object": "list", "data": data}));
     }
+    page_of_messages(&listed, query_value)
+}
+
+/// Returns a page of the messages protocol's list.
+fn page_of_messages<'q>(
+    listed: &[(Arc<CatalogModel>, String)],
+    query_value: impl Fn(&str) -> Option<&'q str>,
+) -> Result<Value, Failure> {
+    let surface = Protocol::Messages;
     let limit = query_value("limit").map_or(Some(DEFAULT_PAGE_SIZE), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=MAX_PAGE_SIZE).contains(limit));
     let limit: usize = limit
