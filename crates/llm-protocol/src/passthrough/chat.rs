@@ -322,6 +322,11 @@ impl NullUsageFinder {
     }
 }
 
+/// Names for a `message` that counts for nothing. OpenAI's JavaScript library adds up what it gets
+/// in `message` itself, and cannot go on when a chunk overwrites it; a chunk must have a delta.
+const SET_ASIDE: &str = r#""vendor_message""#;
+const SET_ASIDE_BESIDE_DELTA: &str = r#""delta":{},"vendor_message""#;
+
 fn read_choice(
     scan: &mut JsonScanner<'_>,
     chunk: &mut ChatChunk,
@@ -341,7 +346,7 @@ fn read_choice(
                 is_error |= reason.is_some_and(|reason| is_failure_reason(reason.raw));
             }
             "delta" => delta = Some((key.span, read_delta(scan)?)),
-            "message" if takes_message => message = Some((key.span, read_delta(scan)?)),
+            "message" => message = Some((key.span, read_delta(scan)?)),
             // Of the completions API. Together AI repeats a delta's content in it.
             "text" => text = text_bytes(scan)?,
             // Kimi sends the usage of a stream in this member.
@@ -354,11 +359,19 @@ fn read_choice(
     chunk.has_full_delta |= has_full_delta;
     let mut delta_bytes = match (delta, message) {
         // Some vendors leave the delta empty beside the message.
-        (delta, Some((key, message))) if !has_full_delta => {
+        (delta, Some((key, message))) if takes_message && !has_full_delta => {
             chunk.renamed_keys.push((key, r#""delta""#));
-            let empty = delta.map(|(key, _)| (key, r#""message""#));
+            let empty = delta.map(|(key, _)| (key, SET_ASIDE));
             chunk.renamed_keys.extend(empty);
             message
+        }
+        (Some((_, delta)), Some((key, _))) => {
+            chunk.renamed_keys.push((key, SET_ASIDE));
+            delta
+        }
+        (None, Some((key, _))) => {
+            chunk.renamed_keys.push((key, SET_ASIDE_BESIDE_DELTA));
+            DeltaBytes::default()
         }
         (delta, _) => delta.map(|(_, delta)| delta).unwrap_or_default(),
     };
