@@ -21,7 +21,8 @@ pub enum KnownRequest {
 }
 
 /// Finds a request by its own id, or by an id that its vendor gave it; of any account if `account`
-/// is `None`. `receipt` finds a receipt by the id of a request and its account, if that is known.
+/// is `None`. `receipt` finds a receipt by the id of a request and its account, if that is known. A
+/// receipt is found even if `refused.db` cannot be read, then without its note.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read.
@@ -31,9 +32,9 @@ pub fn find_request(
     id: &str,
     receipt: impl Fn(&str, Option<&str>) -> Result<Option<Receipt>, StoreError>,
 ) -> Result<Option<KnownRequest>, StoreError> {
-    let note = match refused {
-        Some(refused) => refused.find_note(account, id)?,
-        None => None,
+    let (note, is_read) = match refused.map_or(Ok(None), |it| it.find_note(account, id)) {
+        Ok(note) => (note, Ok(())),
+        Err(error) => (None, Err(error)),
     };
     let (request_id, of) = match &note {
         Some(note) => (&*note.request_id, Some(&*note.account)),
@@ -42,6 +43,7 @@ pub fn find_request(
     if let Some(receipt) = receipt(request_id, of)? {
         return Ok(Some(KnownRequest::Billed(Box::new(receipt), note)));
     }
+    is_read?;
     if let Some(refused) = refused
         && let Some(found) = refused.find(account, id)?
     {

@@ -52,6 +52,15 @@ enum RefusalsHome {
 
 pub type SendBatch = Box<dyn Fn(&str) -> Result<(), StoreError> + Send + Sync>;
 
+/// Returns what was read of `refused.db`, or nothing if that failed, with a line in the log: for
+/// pages that show it beside what matters more.
+pub fn or_left_out<T: Default>(read: Result<T, StoreError>) -> T {
+    read.unwrap_or_else(|error| {
+        log::warn!("a page leaves something out: {error}");
+        T::default()
+    })
+}
+
 impl RefusedRequests {
     /// Opens `refused.db` in the data directory, and replaces a damaged file.
     ///
@@ -256,6 +265,19 @@ impl RefusedRequests {
             Some(db) => db.counts(account, from_day),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Reads until the sender is dropped, as with a disk that does not answer.
+    #[cfg(test)]
+    pub fn read_until(&self, until: std::sync::mpsc::Receiver<()>) -> std::thread::JoinHandle<()> {
+        let requests = self.clone();
+        std::thread::spawn(move || {
+            let held = requests.db().unwrap().read("wait", |_| {
+                let _ = until.recv();
+                Ok(())
+            });
+            held.unwrap();
+        })
     }
 
     /// Returns the first result of `find`, over what waits for a write and what is being written.

@@ -12,18 +12,27 @@ use ledger::StoreError;
 use ledger::sqlite::damage::{self, DatabaseSpec};
 use ledger::sqlite::{self, Readers};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const MIGRATIONS: &[&str] = &[include_str!("001.sql"), include_str!("002.sql")];
 /// Maximum number of connections for reading.
 const MAX_READERS: usize = 2;
 const DAY_MS: i64 = 86_400_000;
 
+/// Time after which a read that runs counts as stuck. A read takes microseconds.
+const MAX_READ: Duration = Duration::from_secs(1);
+
 pub struct RefusedRequestsDb {
     writer: Mutex<Connection>,
     readers: Readers,
+    /// Starts of the reads that run.
+    running: Mutex<BTreeMap<u64, Instant>>,
+    /// Number of reads so far.
+    reads: AtomicU64,
 }
 
 /// Criteria for a list of refusals. By default, the list has all of them.
@@ -74,6 +83,8 @@ impl RefusedRequestsDb {
         Ok(Self {
             writer: Mutex::new(writer),
             readers: Readers::open(path, MAX_READERS, operation)?,
+            running: Mutex::default(),
+            reads: AtomicU64::new(0),
         })
     }
 
@@ -91,14 +102,26 @@ impl RefusedRequestsDb {
         work().map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    fn read<T>(
+    /// Reads the file. Fails at once while another read is stuck: pages can leave out what the file
+    /// has, and must not wait for as long as the disk does not answer.
+    pub(super) fn read<T>(
         &self,
         operation: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        self.readers
-            .with(query)
-            .map_err(|source| StoreError::sqlite(operation, source))
+        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut running = lock(&self.running);
+            let oldest = running.values().next();
+            if oldest.is_some_and(|began| began.elapsed() > MAX_READ) {
+                let text = format!("cannot {operation}: the disk of refused.db does not answer");
+                return Err(StoreError::Unusable(text));
+            }
+            running.insert(number, Instant::now());
+        }
+        let outcome = self.readers.with(query);
+        lock(&self.running).remove(&number);
+        outcome.map_err(|source| StoreError::sqlite(operation, source))
     }
 
     /// Inserts refusals, and deletes the oldest rows of accounts that then have too many.

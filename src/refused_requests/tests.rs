@@ -49,6 +49,25 @@ fn total(requests: &RefusedRequests, account: &str) -> u64 {
 }
 
 #[test]
+fn a_read_that_hangs_holds_up_no_later_one() {
+    let (_folder, requests) = open();
+    requests.record(refused(1, "acct_1", NOW));
+    requests.flush();
+    let (release, until) = std::sync::mpsc::channel();
+    let held = requests.read_until(until);
+    let outcome = || requests.counts("acct_1", 0);
+    let stuck = test_world::wait_for("the read to count as stuck", test_world::SOON, || {
+        outcome().err()
+    });
+    let words = "cannot count an account's refused requests: the disk of refused.db";
+    assert!(stuck.to_string().contains(words), "{stuck}");
+    assert_eq!(or_left_out(outcome()), []);
+    drop(release);
+    held.join().unwrap();
+    assert_eq!(total(&requests, "acct_1"), 1);
+}
+
+#[test]
 fn a_refusal_is_found_at_once_and_after_a_restart() {
     let (folder, requests) = open();
     let row = refused(1, "acct_1", NOW);

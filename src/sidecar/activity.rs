@@ -16,7 +16,7 @@ use super::session::CurrentUser;
 use super::state::SidecarState;
 use super::viewed_account::{ViewedAccount, encode_segment};
 use crate::billing::activity::{ActivityFilter, RequestOutcome};
-use crate::refused_requests::{KEPT_DAYS, MAX_LISTED};
+use crate::refused_requests::{KEPT_DAYS, MAX_LISTED, or_left_out};
 use accounts::db::KeyFilter;
 use askama::Template;
 use axum::Router;
@@ -198,7 +198,7 @@ fn refused_summary(app: &SidecarState, account: &str) -> Result<Option<RefusedSu
         return Ok(None);
     };
     let from_day = day_number(now_ms()) - KEPT_DAYS;
-    let counts = refused.counts(account, from_day)?;
+    let counts = or_left_out(refused.counts(account, from_day));
     let total = counts.iter().map(|count| count.requests).sum();
     Ok(Some(RefusedSummary {
         total: group_digits(total),

@@ -9,7 +9,7 @@ use super::state::SidecarState;
 use crate::notify::alerts::{AlertRules, FiredAlert, FiredRule};
 use crate::notify::webhooks::Webhooks;
 use crate::payments::AccountClawback;
-use crate::refused_requests::RefusedFilter;
+use crate::refused_requests::{RefusedFilter, or_left_out};
 use accounts::{Account, AccountStatus, ApiKeyStatus};
 use credits::money::Micro;
 use ledger::StoreError;
@@ -148,7 +148,7 @@ fn refusal_banner(
         from_ms: Some(now_ms - MAX_REFUSAL_AGE_MS),
         ..RefusedFilter::default()
     };
-    let latest = refused.list(account, &filter, None, 1)?;
+    let latest = or_left_out(refused.list(account, &filter, None, 1));
     let Some((_, latest)) = latest.first() else {
         return Ok(None);
     };

@@ -7,7 +7,7 @@ use super::query::ListFilter;
 use super::row::{ActivityRow, complete, row};
 use crate::billing::Receipt;
 use crate::billing::activity::ActivityCursor;
-use crate::refused_requests::{RefusedCursor, RefusedRequest};
+use crate::refused_requests::{RefusedCursor, RefusedRequest, or_left_out};
 use crate::sidecar::key_names::KeyNames;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
@@ -45,7 +45,7 @@ pub fn list(
     }
     if let (Some(filter), Some(refused)) = (&filter.refused, &app.refused) {
         let before = before.map(refused_cursor);
-        let refused = refused.list(account, filter, before, more)?;
+        let refused = or_left_out(refused.list(account, filter, before, more));
         items.extend(
             refused
                 .into_iter()

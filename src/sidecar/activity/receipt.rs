@@ -4,7 +4,7 @@ use super::refused;
 use super::row::{ActivityRow, key_names, row};
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
-use crate::refused_requests::RequestNote;
+use crate::refused_requests::{RequestNote, or_left_out};
 use crate::sidecar::display::{Timestamp, group_amount, group_digits};
 use crate::sidecar::error::PageError;
 use crate::sidecar::key_names::KeyNames;
@@ -93,7 +93,7 @@ pub fn show_receipt(
     }
     let names = key_names(app, &viewed.id, std::slice::from_ref(&receipt))?;
     let note = match &app.refused {
-        Some(refused) => refused.find_note(Some(&viewed.id), request_id)?,
+        Some(refused) => or_left_out(refused.find_note(Some(&viewed.id), request_id)),
         None => None,
     };
     let page = ReceiptPage {

@@ -3,7 +3,7 @@
 use super::query::REFUSED;
 use crate::billing::Receipt;
 use crate::billing::activity::RequestOutcome;
-use crate::refused_requests::RefusedRequest;
+use crate::refused_requests::{RefusedRequest, or_left_out};
 use crate::sidecar::display::{Credits, Timestamp, group_digits};
 use crate::sidecar::key_names::{KeyName, KeyNames};
 use crate::sidecar::state::SidecarState;
@@ -118,7 +118,7 @@ pub(super) fn complete(
         .iter()
         .any(|outcome| outcome.as_str() == row.outcome_id);
     if has_failed && let Some(refused) = &app.refused {
-        let note = refused.find_note(Some(&viewed.id), &row.request_id)?;
+        let note = or_left_out(refused.find_note(Some(&viewed.id), &row.request_id));
         row.fault = note.and_then(|note| Some(note.fault?.summary()));
     }
     if row.credits.0.is_positive() {

@@ -251,6 +251,39 @@ async fn pages_say_when_the_balance_is_below_what_a_usual_request_reserves() {
     assert!(!page.contains("your credits last"));
 }
 
+#[tokio::test]
+async fn pages_leave_out_what_the_disk_of_refused_requests_does_not_answer() {
+    let world = world(&[]).await;
+    let cookie = world.sign_up("a@example.com").await;
+    let account = spend(&world, "a@example.com", 1);
+    world.refuse(&account, 2, (402, "insufficient_credits"));
+    let refused = world.state.refused.clone().unwrap();
+    refused.flush();
+    let (release, until) = std::sync::mpsc::channel();
+    let held = refused.read_until(until);
+    test_world::wait_until("the read to count as stuck", test_world::SOON, || {
+        refused.counts(&account, 0).is_err()
+    });
+    let receipt = format!("/dashboard/activity/req_{:032x}", 1);
+    for path in [
+        "/dashboard",
+        "/dashboard/keys",
+        "/dashboard/activity",
+        &receipt,
+    ] {
+        world.get(path, &cookie).await.expect(200);
+    }
+    // What is all about it says that it cannot be had.
+    for path in ["/dashboard/account/export", "/dashboard/activity/req_2"] {
+        let status = world.get(path, &cookie).await.status;
+        assert!(status >= 500, "{path}: {status}");
+    }
+    drop(release);
+    held.join().unwrap();
+    let page = world.get("/dashboard/activity", &cookie).await;
+    page.shows("data-outcome=\"refused\"");
+}
+
 fn failed_note(account: &str, request_id: &str) -> RequestNote {
     RequestNote {
         request_id: request_id.to_owned(),
