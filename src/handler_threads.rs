@@ -172,16 +172,17 @@ impl HandlerThreads {
 mod tests {
     use super::*;
     use axum::response::IntoResponse as _;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use tokio::task::JoinSet;
-
-    const SOON: Duration = Duration::from_millis(20);
 
     /// Handlers that stand still until the sender is dropped.
     struct Stuck {
         threads: HandlerThreads,
         release: SyncSender<()>,
         until: Arc<Mutex<Receiver<()>>>,
+        started: Arc<AtomicUsize>,
+        waiting: JoinSet<Option<HandlerRefusal>>,
     }
 
     impl Stuck {
@@ -191,23 +192,31 @@ mod tests {
                 threads: HandlerThreads::start("stuck").unwrap(),
                 release,
                 until: Arc::new(Mutex::new(until)),
+                started: Arc::default(),
+                waiting: JoinSet::new(),
             }
         }
 
-        /// Sends requests of a client that get stuck.
-        async fn send(&self, count: usize, clients: &[HandlerClient]) {
-            let mut waiting = JoinSet::new();
+        /// Sends requests of a client, and waits until each is stuck.
+        async fn send(&mut self, count: usize, clients: &[HandlerClient]) {
+            let goal = self.started.load(Ordering::Acquire) + count;
             for _ in 0..count {
                 let (threads, until) = (self.threads.clone(), Arc::clone(&self.until));
+                let started = Arc::clone(&self.started);
                 let clients = clients.to_vec();
                 let stuck = async move {
+                    started.fetch_add(1, Ordering::AcqRel);
                     let _ = until.lock().unwrap().recv();
                     "done".into_response()
                 };
-                waiting.spawn(async move { threads.run(clients, SOON, stuck).await.err() });
+                let run = async move { threads.run(clients, TIMEOUT, stuck).await.err() };
+                self.waiting.spawn(run);
             }
-            let ended = waiting.join_all().await;
-            assert!(ended.iter().all(|end| *end == Some(HandlerRefusal::Stuck)));
+            let began = std::time::Instant::now();
+            while self.started.load(Ordering::Acquire) < goal {
+                assert!(began.elapsed() < test_world::SOON, "the requests get stuck");
+                tokio::task::yield_now().await;
+            }
         }
 
         /// Returns why a request is refused that would be answered at once.
@@ -224,7 +233,12 @@ mod tests {
 
     #[tokio::test]
     async fn stuck_handlers_are_answered_for_up_to_a_number_and_then_at_once() {
-        let stuck = Stuck::new();
+        let one = HandlerThreads::start("late").unwrap();
+        let never = std::future::pending();
+        let soon = Duration::from_millis(20);
+        let late = one.run(Vec::new(), soon, never).await.err();
+        assert_eq!(late, Some(HandlerRefusal::Stuck));
+        let mut stuck = Stuck::new();
         stuck.send(MAX_REQUESTS, &[]).await;
         assert_eq!(stuck.refusal(&[]).await, Some(HandlerRefusal::Stuck));
         // Those that are stuck still count until they end.
@@ -243,7 +257,7 @@ mod tests {
             HandlerClient::Name("ada".into()),
             Some(HandlerRefusal::ClientShare),
         );
-        let stuck = Stuck::new();
+        let mut stuck = Stuck::new();
         stuck
             .send(MAX_CLIENT_REQUESTS - 1, &[network(1), ada.clone()])
             .await;
