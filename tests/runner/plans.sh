@@ -6,17 +6,17 @@
 plan_full() {
   cheap_checks &
   #     name                                       wall  CPU  programs
-  stage "build"                                     $(build_budget 180 250)  - build
+  stage "build"                                     $(build_budget 280 420)  - build
   if built; then
-    { stage "Rust tests"                            560  620  4300 rust_tests measured 4 ; } &
-    { stage "SDKs for Python"                       400   80  170 python_sdks
+    { stage "Rust tests"                            760  760  4700 rust_tests measured 4 ; } &
+    { stage "SDKs for Python"                       460   90  170 python_sdks
       stage "SDKs for Node.js"                       70   30  70 node_sdks
       stage "Rust tests over HTTP/2"                150   70  430 rust_tests_over_h2
       stage "SDKs for Node.js over HTTP/2"           70   30  70 over_h2 node_sdks ; } &
-    { stage "dashboard in a browser"                340  150  90 browser
+    { stage "dashboard in a browser"                400  180  90 browser
       stage "terminal agents"                       180   70  100 agents
       stage "scripts/run"                            30   10  - try_out ; } &
-    { stage "lints"                                 560  200  - lint
+    { stage "lints"                                 850  280  - lint
       stage "documentation tests"                    90   10  - doc_tests ; } &
   fi
   wait
