@@ -53,7 +53,7 @@ fn a_read_that_hangs_holds_up_no_later_one() {
     let (_folder, requests) = open();
     requests.record(refused(1, "acct_1", NOW));
     requests.flush();
-    let (release, until) = std::sync::mpsc::channel();
+    let (release, until) = std::sync::mpsc::sync_channel::<()>(0);
     let held = requests.read_until(until);
     let outcome = || requests.counts("acct_1", 0);
     let stuck = test_world::wait_for("the read to count as stuck", test_world::SOON, || {

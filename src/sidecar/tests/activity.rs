@@ -259,7 +259,7 @@ async fn pages_leave_out_what_the_disk_of_refused_requests_does_not_answer() {
     world.refuse(&account, 2, (402, "insufficient_credits"));
     let refused = world.state.refused.clone().unwrap();
     refused.flush();
-    let (release, until) = std::sync::mpsc::channel();
+    let (release, until) = std::sync::mpsc::sync_channel::<()>(0);
     let held = refused.read_until(until);
     test_world::wait_until("the read to count as stuck", test_world::SOON, || {
         refused.counts(&account, 0).is_err()
