@@ -6,9 +6,10 @@ BUDGET_CORES=2
 BUDGET_LOOP_MS=250
 # Number of times that the loop is measured before the stages, and after them.
 SPEED_SAMPLES=8
-# Above these percentages of its budget a stage warns, and fails.
+# Above these percentages of its budget a stage warns, and fails. The speed is measured before and after the stages, not between
+# them: on a shared machine the same tests took 829 and 1 091 s of CPU time at the same measured speed.
 WARN_PERCENT=120
-FAIL_PERCENT=150
+FAIL_PERCENT=200
 # If other processes use more than this percentage of the machine, costs say nothing: they are shown and fail nothing.
 MAX_OTHERS_PERCENT=12
 # A stage that takes longer hangs, and is ended: in seconds, also for a busy machine.

@@ -10,9 +10,9 @@ plan_full() {
   if built; then
     { stage "Rust tests"                            760  760  4700 rust_tests measured 4 ; } &
     { stage "SDKs for Python"                       460   90  170 python_sdks
-      stage "SDKs for Node.js"                       70   30  70 node_sdks
+      stage "SDKs for Node.js"                      100   45  70 node_sdks
       stage "Rust tests over HTTP/2"                150   70  430 rust_tests_over_h2
-      stage "SDKs for Node.js over HTTP/2"           70   30  70 over_h2 node_sdks ; } &
+      stage "SDKs for Node.js over HTTP/2"          100   45  70 over_h2 node_sdks ; } &
     { stage "dashboard in a browser"                400  180  90 browser
       stage "terminal agents"                       180   70  100 agents
       stage "scripts/run"                            30   10  - try_out ; } &
