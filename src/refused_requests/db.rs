@@ -35,6 +35,18 @@ pub struct RefusedRequestsDb {
     reads: AtomicU64,
 }
 
+/// Counts a read as running until it is dropped, also by a panic.
+struct RunningRead<'a> {
+    db: &'a RefusedRequestsDb,
+    number: u64,
+}
+
+impl Drop for RunningRead<'_> {
+    fn drop(&mut self) {
+        lock(&self.db.running).remove(&self.number);
+    }
+}
+
 /// Criteria for a list of refusals. By default, the list has all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefusedFilter {
@@ -119,9 +131,10 @@ impl RefusedRequestsDb {
             }
             running.insert(number, Instant::now());
         }
-        let outcome = self.readers.with(query);
-        lock(&self.running).remove(&number);
-        outcome.map_err(|source| StoreError::sqlite(operation, source))
+        let _running = RunningRead { db: self, number };
+        self.readers
+            .with(query)
+            .map_err(|source| StoreError::sqlite(operation, source))
     }
 
     /// Inserts refusals, and deletes the oldest rows of accounts that then have too many.
