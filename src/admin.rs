@@ -73,6 +73,7 @@ pub fn router(
         .route("/accounts/{account}/resume", post(accounts::resume))
         .route("/keys/{key_id}", get(keys::show).patch(keys::change))
         .route("/keys/{key_id}/rotate", post(keys::rotate))
+        .route("/keys/{key_id}/move", post(keys::move_to))
         .route("/keys/{key_id}/disable", post(keys::disable))
         .route("/keys/{key_id}/enable", post(keys::enable))
         .route("/keys/{key_id}/revoke", post(keys::revoke))

@@ -126,6 +126,11 @@ pub fn rates(rates: &RateSettings) -> Value {
     RateSettings::NAMES.into_iter().zip(rates.rates()).collect()
 }
 
+/// Returns a key after it was moved to another account.
+pub fn moved_key(from: &str, key: &str, to: &Account, in_store: bool) -> Value {
+    json!({"key_id": key, "account_id": to.id, "moved_from": from, "in_store": in_store})
+}
+
 /// Returns a key after it was disabled or enabled.
 pub fn key_status(id: &str, enabled: bool) -> Value {
     let status = if enabled {

@@ -1,4 +1,4 @@
-//! Lists, creates, changes, rotates, disables and revokes the keys of an account.
+//! Lists, creates, changes, rotates, moves, disables and revokes the keys of an account.
 //!
 //! This file must not return a key of an administrator, with which one could act in another
 //! administrator's name.
@@ -59,6 +59,15 @@ struct KeyBody {
 #[serde(deny_unknown_fields)]
 struct RotationBody {
     overlap_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveBody {
+    /// Id or e-mail of the account that gets the key.
+    to: String,
+    /// Id or e-mail of the member whose key it becomes, if that account is an organisation's.
+    member: Option<String>,
 }
 
 impl KeyBody {
@@ -241,6 +250,29 @@ pub async fn rotate(
         })?;
         log_act(&by, "rotated the key", &id);
         new_key_document(app, &new).map(|value| (StatusCode::CREATED, Json(value)))
+    })
+    .await
+}
+
+pub async fn move_to(
+    State(app): State<Arc<AdminState>>,
+    Extension(by): Extension<Actor>,
+    id: PathParam,
+    body: BodyResult,
+) -> JsonResult {
+    let MoveBody { to, member } = parse_body(&body?)?;
+    let Path(id) = id?;
+    app.run_write(move |app| {
+        let (account, _) = find_key(app, &id)?;
+        refuse_administrator(&app.find_account(&account)?)?;
+        let to = app.find_account(&to)?;
+        let member = member.map(|member| app.find_account(&member)).transpose()?;
+        let member = member.as_ref().map(|member| member.id.as_str());
+        let acting = app.accounts.with_actor(&by, now_ms());
+        let new_id = acting.move_key(&id, &to.id, member)?;
+        log_act(&by, "moved the key", &id);
+        let in_store = wait_until_published(&app.accounts, &new_id);
+        Ok(Json(document::moved_key(&id, &new_id, &to, in_store)))
     })
     .await
 }

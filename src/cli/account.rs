@@ -197,6 +197,19 @@ pub enum KeyCommand {
         #[arg(long, default_value = "24h")]
         overlap: DurationArg,
     },
+    /// Move a key to another account, whose balance pays from the next request on. Its client keeps
+    /// it; it gets a new id there, and what it has spent so far stays with the old one.
+    Move {
+        /// Key id, as `key list` shows it.
+        key_id: String,
+        /// Account id or e-mail.
+        #[arg(long)]
+        to: String,
+        /// E-mail or account id of the member whose key it becomes, if the account is an
+        /// organisation's. Default: the person who has the key.
+        #[arg(long)]
+        member: Option<String>,
+    },
     /// List the keys of an account.
     List {
         /// Account id or e-mail.
@@ -341,6 +354,9 @@ pub fn run_key(command: KeyCommand, context: &CommandContext<'_>) -> anyhow::Res
         } => create_key(context, &account, &name, member.as_deref(), &settings),
         KeyCommand::Set { key_id, settings } => set_key(context, &key_id, &settings),
         KeyCommand::Rotate { key_id, overlap } => rotate_key(context, &key_id, overlap),
+        KeyCommand::Move { key_id, to, member } => {
+            move_key(context, &key_id, &to, member.as_deref())
+        }
         KeyCommand::List { account } => list_keys(context, &find(context, &account)?),
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
@@ -388,6 +404,26 @@ fn rotate_key(
     let new = new
         .with_context(|| format!("cannot rotate the key {key_id:?} (`key list` shows the ids)"))?;
     print_new_key(context, &new)
+}
+
+fn move_key(
+    context: &CommandContext<'_>,
+    key_id: &str,
+    to: &str,
+    member: Option<&str>,
+) -> anyhow::Result<()> {
+    let to = find(context, to)?;
+    let member = member.map(|member| find(context, member)).transpose()?;
+    let member = member.as_ref().map(|member| member.id.as_str());
+    let by = command_line_actor();
+    let acting = context.accounts.with_actor(&by, context.now_ms);
+    let new_id = acting
+        .move_key(key_id, &to.id, member)
+        .with_context(|| format!("cannot move the key {key_id:?} (`key list` shows the ids)"))?;
+    let in_store = wait_until_published(context.accounts, &new_id);
+    let text = format!("{new_id} of {} was {key_id}\n", to.label());
+    let value = document::moved_key(key_id, &new_id, &to, in_store);
+    print(context.json, &value, &text)
 }
 
 fn list_keys(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {

@@ -77,6 +77,9 @@ fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
         false => "suspended",
     };
     [
+        // A key that was moved has another account and id.
+        ("account", newest.account.as_str()),
+        ("key_id", newest.at.key.as_str()),
         ("status", newest.status.as_str()),
         ("account_status", account_status),
         ("settings", &newest.settings),
@@ -132,6 +135,8 @@ mod tests {
             .unwrap()
             .remove(0);
         let fields = [
+            ("account", newest.account.as_str()),
+            ("key_id", key_id.as_str()),
             ("status", "active"),
             ("account_status", "active"),
             ("settings", newest.settings.as_str()),

@@ -89,6 +89,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
             post(refund::post),
         )
         .route(
+            "/dashboard/operator/accounts/{id}/keys/{key}/move",
+            post(keys::move_to),
+        )
+        .route(
             "/dashboard/operator/accounts/{id}/keys/{key}/enable",
             post(|app, path, form| keys::change(app, path, form, KeyStatusChange::Enable)),
         )

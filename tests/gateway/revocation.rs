@@ -1,6 +1,7 @@
 //! Tests how soon several edges accept a new key and refuse a revoked one, also if an edge missed
 //! the notification; and how much unknown keys cost.
 
+use crate::account::{Account, micro};
 use crate::client::Request;
 use crate::failure_table::{Case, may_reach_clients};
 use crate::h2::resident_kib;
@@ -94,6 +95,97 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     // time of revocation.
     for edge in &world.edges {
         wait_until("the measure", SOON, || measured(edge).0 >= 1.0);
+    }
+}
+
+#[test]
+fn a_moved_key_is_billed_to_the_other_account_at_both_edges_at_once() {
+    let world = Edges::everywhere(|plan| plan.edit("signup:", "organisations: true\nsignup:"));
+    let (sidecar, [first, other]) = (&world.sidecar, &world.edges);
+    let account = world.account();
+    let made = sidecar.json(&["org", "create", "Acme", "--owner", &account.email]);
+    let company = Account {
+        id: made["account_id"].as_str().unwrap().to_owned(),
+        email: String::new(),
+        key: account.key.clone(),
+        key_id: String::new(),
+    };
+    sidecar.grant(&company, "5", "funds");
+    for edge in &world.edges {
+        edge.works(Chat, &account.key);
+    }
+    let spent = |id: &str, key: &str| {
+        let keys = sidecar.json(&["key", "list", "--account", id]);
+        let found = keys.as_array().unwrap().iter();
+        let found = found.clone().find(|found| found["key_id"] == key);
+        micro(&found.unwrap()["spent"])
+    };
+    let debits = |account: &Account, count| {
+        let endings = wait_for("the requests to end", SOON, || {
+            Some(sidecar.endings(account)).filter(|endings| endings.len() >= count)
+        });
+        assert_eq!(endings.len(), count, "{endings:?}");
+        let cost = endings.iter().map(|ending| micro(&ending["credits"]));
+        cost.sum::<i64>()
+    };
+    debits(&account, 2);
+    let request = Chat.stream(&account.key, "events=10 hold=5 input=100 output=50");
+    let (mut connection, mut answer) = first.begin_stream(&request);
+
+    let moved = sidecar.json(&["key", "move", &account.key_id, "--to", &company.id]);
+    assert_eq!(
+        (&moved["moved_from"], &moved["in_store"]),
+        (&account.key_id.clone().into(), &true.into()),
+        "{moved}"
+    );
+    let key_id = moved["key_id"].as_str().unwrap();
+    for edge in [other, first] {
+        assert_eq!(edge.standing(&company).balance, 5_000_000, "at once");
+    }
+    for edge in &world.edges {
+        edge.works(Chat, &account.key);
+    }
+    assert!(answer.end().is_none(), "the stream was to outlast this");
+    sidecar.vendor.release();
+    Chat.completes(&mut connection, &mut answer);
+    let (of_person, of_company) = (debits(&account, 3), debits(&company, 2));
+    assert_eq!(spent(&account.id, &account.key_id), of_person);
+    assert_eq!(spent(&company.id, key_id), of_company);
+    let shown = sidecar.json(&["org", "show", &company.id]);
+    assert_eq!(micro(&shown["members"][0]["spent"]), of_company, "{shown}");
+
+    // Its limit, which no request keeps to, moves too.
+    let limit = |key: &str, limit| sidecar.json(&["key", "set", key, "--spend-limit", limit]);
+    limit(key_id, "0.000001/total");
+    let back = sidecar.json(&["key", "move", key_id, "--to", &account.id]);
+    let back = back["key_id"].as_str().unwrap();
+    for edge in &world.edges {
+        let refused = edge.expect(402, &Chat.whole(&account.key, ""));
+        assert!(refused.has("key_spend_limit"), "{}", refused.text());
+    }
+    limit(back, "none");
+    for edge in &world.edges {
+        edge.works(Chat, &account.key);
+    }
+    assert_eq!(debits(&account, 5), of_person + spent(&account.id, back));
+    assert_eq!(debits(&company, 2), of_company);
+    for (key, words) in [
+        (key_id, "does not exist or is revoked"),
+        (back, "belongs to this account already"),
+    ] {
+        let refused = sidecar.command(&["key", "move", key, "--to", &account.id]);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && text.contains(words), "{text}");
+    }
+    // Of a key that moves between two people, only who pays changes for an edge.
+    let bob = Account {
+        key: account.key.clone(),
+        ..sidecar.account_with("bob@example.test", &["--no-trial"])
+    };
+    sidecar.grant(&bob, "7", "funds of bob");
+    sidecar.json(&["key", "move", back, "--to", &bob.email]);
+    for edge in &world.edges {
+        assert_eq!(edge.standing(&bob).balance, 7_000_000, "at once");
     }
 }
 

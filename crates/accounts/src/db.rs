@@ -17,6 +17,7 @@ mod due;
 pub mod identities;
 pub mod invites;
 pub mod key_changes;
+pub(crate) mod key_moves;
 mod keys;
 pub mod links;
 pub mod mail;

@@ -86,9 +86,38 @@ pub enum AccountError {
     #[error("cannot read random numbers: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]
+    KeyMove(#[from] KeyMoveRefusal),
+    #[error(transparent)]
     Password(#[from] password::HashError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// The rule by which a key stays in its account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyMoveRefusal {
+    #[error("the key belongs to this account already: choose another one")]
+    SameAccount,
+    #[error(
+        "a login or a key of the playground is not moved: revoke it, and sign in or open the playground in the other account"
+    )]
+    StaysWithPerson,
+    #[error("the key has expired: create a new one in the other account")]
+    Expired,
+    #[error(
+        "the account that gets the key is deleted, suspended, or held because a payment was taken back: resume it first, or choose another one"
+    )]
+    ClosedAccount,
+    #[error(
+        "the account that gets the key is an administrator's, and the key could be used at the admin API: create a new key there"
+    )]
+    Administrator,
+    #[error(
+        "a key that is moved to an organisation becomes a member's: name a member of it with the role owner, admin or member"
+    )]
+    NoMember,
+    #[error("only the keys of an organisation have a member: name none for a person's account")]
+    NoOrganisation,
 }
 
 /// An error of an action that the audit log records.

@@ -25,6 +25,7 @@ mod id;
 mod identities;
 mod invite;
 mod key;
+mod key_move;
 mod key_settings;
 mod limits;
 mod links;
@@ -54,7 +55,7 @@ pub use device_logins::{
     DEVICE_REQUEST_MS, DevicePoll, LOGIN_TOKEN_MS, LoginRefresh, LoginTokens, NewDeviceRequest,
 };
 pub use directory::AccountCounts;
-pub use error::AccountError;
+pub use error::{AccountError, KeyMoveRefusal};
 pub use identities::{Identity, ProviderIdentity, UnlinkOutcome};
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]

@@ -366,7 +366,7 @@ impl AuditedAccounts<'_> {
         }
     }
 
-    fn new_line(&self, act: &'static str, object: &str) -> NewAuditLine {
+    pub(crate) fn new_line(&self, act: &'static str, object: &str) -> NewAuditLine {
         let by = self.by();
         NewAuditLine {
             at_ms: self.now_ms(),

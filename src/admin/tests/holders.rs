@@ -200,14 +200,36 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
             .is_err()
     );
     let new = rotated["key"].as_str().unwrap();
-    assert!(
-        world
-            .accounts
-            .api_keys()
-            .authenticate(new, now_ms())
-            .is_ok()
+    let id = rotated["key_id"].as_str().unwrap();
+    let to = world
+        .post("/accounts", &json!({"email": "b@example.com"}))
+        .await
+        .json();
+    let path = format!("/keys/{id}/move");
+    for (body, status, code) in [
+        (r#"{"to":"root@example.com"}"#, 422, "refused"),
+        (r#"{"to":"a@example.com"}"#, 422, "refused"),
+        (
+            r#"{"to":"b@example.com","member":"a@example.com"}"#,
+            422,
+            "refused",
+        ),
+        (r#"{"to":"nobody@example.com"}"#, 404, "not_found"),
+        ("{}", 400, "invalid"),
+    ] {
+        world.fails("POST", &path, body, status, code).await;
+    }
+    let moved = world.post(&path, &json!({"to": "b@example.com"})).await;
+    assert_eq!(moved.status, 200, "{}", moved.body);
+    let moved = moved.json();
+    assert_eq!(
+        (&moved["account_id"], &moved["moved_from"]),
+        (&to["account_id"], &json!(id))
     );
-    let path = format!("/keys/{}", rotated["key_id"].as_str().unwrap());
+    let keys = world.accounts.api_keys();
+    let principal = keys.authenticate(new, now_ms()).unwrap();
+    assert_eq!(json!(*principal.account_id), to["account_id"]);
+    let path = format!("/keys/{}", moved["key_id"].as_str().unwrap());
     assert_eq!(
         world
             .ask("POST", &format!("{path}/revoke"), "")
@@ -230,18 +252,16 @@ async fn a_key_is_created_shown_once_changed_rotated_and_revoked() {
         let path = format!("{path}{act}");
         world.fails(method, &path, "{}", 404, "not_found").await;
     }
-    let log = world.accounts.audit_log().rows(None, 10).unwrap();
-    let act = |line: &AuditRow| (line.act.clone(), line.outcome.kind);
-    let (acts, outcomes): (Vec<_>, Vec<_>) = log.iter().rev().map(act).unzip();
-    let done = ["key.create", "key.set", "key.rotate", "key.revoke"];
-    assert_eq!(acts[..4], done);
-    assert_eq!(acts[4..], ["key.set", "key.rotate"]);
-    assert!(outcomes[..4].iter().all(|kind| *kind == OutcomeKind::Done));
-    assert!(
-        outcomes[4..]
-            .iter()
-            .all(|kind| *kind == OutcomeKind::Refused)
-    );
+    let log = world.accounts.audit_log().rows(None, 20).unwrap();
+    let acts = |outcome| {
+        let is_it = |row: &&AuditRow| row.act.starts_with("key.") && row.outcome.kind == outcome;
+        let rows = log.iter().rev().filter(is_it);
+        rows.map(|row| &row.act["key.".len()..]).collect::<Vec<_>>()
+    };
+    let done = ["create", "set", "rotate", "move", "move", "revoke"];
+    assert_eq!(acts(OutcomeKind::Done), done);
+    let refused = ["move", "move", "move", "set", "rotate"];
+    assert_eq!(acts(OutcomeKind::Refused), refused);
     assert!(log.iter().all(|line| !line.after.contains(text)));
 }
 

@@ -265,6 +265,12 @@ async fn responses_conform_to_the_document() {
         ),
         ("post", "/keys/{key_id}/enable", format!("{key}/enable"), ""),
         ("post", "/keys/{key_id}/rotate", format!("{key}/rotate"), ""),
+        (
+            "post",
+            "/keys/{key_id}/move",
+            format!("{key}/move"),
+            r#"{"to":"nobody@example.com"}"#,
+        ),
         ("post", "/keys/{key_id}/revoke", format!("{key}/revoke"), ""),
         ("post", "/keys/{key_id}/revoke", format!("{key}/revoke"), ""),
         (

@@ -1,5 +1,5 @@
-//! Creates, disables, enables and revokes an account's keys, for administrators. Disabling and
-//! revoking stop a client, so they ask for a confirmation.
+//! Creates, moves, disables, enables and revokes an account's keys, for administrators. Moving,
+//! disabling and revoking change what a client may do, so they ask for a confirmation.
 //!
 //! This file must show no key except a new one, and must not change a key of another account.
 
@@ -14,7 +14,7 @@ use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use super::account::{find, page};
 use crate::shared_credit::wait_until_published;
-use accounts::{Account, AccountError, Actor, ApiKeyStatus, KeySettings};
+use accounts::{Account, AccountError, Actor, ApiKey, ApiKeyStatus, KeySettings};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -144,5 +144,77 @@ pub async fn change(
         Ok(Redirect::to(&back).into_response())
     } else {
         Err(PageError::NotFound)
+    }
+}
+
+/// Moves a key to another account.
+pub async fn move_to(
+    State(app): State<Arc<SidecarState>>,
+    Path((id, key_id)): KeyPath,
+    OperatorForm { mut form, by }: OperatorForm,
+) -> Result<Response, PageError> {
+    let account = find(&app, &id)?;
+    let (_, key) = (app.accounts.api_keys().key(Some(&id), &key_id)?).ok_or(PageError::NotFound)?;
+    let outcome = move_key(&app, &account, &key, &mut form, by).await;
+    form::respond(outcome, |fault| {
+        let mut page = page(&app, &form.user, account)?;
+        page.key_fault = Some(fault);
+        Ok(page)
+    })
+}
+
+async fn move_key(
+    app: &Arc<SidecarState>,
+    account: &Account,
+    key: &ApiKey,
+    form: &mut SignedForm,
+    by: Actor,
+) -> Result<Response, FormStop> {
+    let named = |name: &'static str| -> Result<Option<Account>, FormStop> {
+        let text = form.field(name).trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let found = app.accounts.find(text)?;
+        let unknown = || FormStop::invalid(format!("No account has the id or e-mail {text}."));
+        found.map(Some).ok_or_else(unknown)
+    };
+    let to = named("to")?.ok_or_else(|| {
+        FormStop::invalid("Enter the id or e-mail of the account that gets the key.")
+    })?;
+    let member = named("member")?;
+    require_recent_password(app, form).await?;
+    if !form.is_confirmed() {
+        let consequence = format!(
+            "Its client keeps {}. From the next request on, the balance and the rules of {} decide, \
+             in place of those of {}. What the key has spent stays here, and its spend limit starts \
+             anew. Running requests end normally and are billed here.",
+            key.shown,
+            to.label(),
+            account.label()
+        );
+        let back = format!("/dashboard/operator/accounts/{}#keys", account.id);
+        let question = Confirmation {
+            title: "Move this key?",
+            consequence,
+            button: "Move key",
+            back: &back,
+        };
+        return Ok(confirm::page("Operator", form, question));
+    }
+    let path = format!("/dashboard/operator/accounts/{}#keys", to.id);
+    let (accounts, key_id) = (app.accounts.clone(), key.id.clone());
+    let moved = run_blocking(move || {
+        let member = member.as_ref().map(|member| member.id.as_str());
+        let new_id = accounts
+            .with_actor(&by, now_ms())
+            .move_key(&key_id, &to.id, member)?;
+        wait_until_published(&accounts, &new_id);
+        Ok::<_, AccountError>(())
+    });
+    match moved.await? {
+        Ok(()) => Ok(Redirect::to(&path).into_response()),
+        Err(AccountError::Store(error)) => Err(error.into()),
+        Err(error) => Err(FormStop::conflict(format!("Cannot move the key: {error}."))),
     }
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 52] = [
+pub const ACTS: [(&str, &str); 53] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -48,6 +48,7 @@ pub const ACTS: [(&str, &str); 52] = [
     ("key.create", "Key created"),
     ("key.set", "Key changed"),
     ("key.rotate", "Key rotated"),
+    ("key.move", "Key moved"),
     ("key.enable", "Key enabled"),
     ("key.disable", "Key disabled"),
     ("key.revoke", "Key revoked"),
@@ -105,10 +106,11 @@ impl AuditNames {
             for id in [&row.actor, &row.object] {
                 names.load_id(accounts, id)?;
             }
-            let after = json(&row.after);
-            for id in ["account", "person", "keys_to"] {
-                if let Some(account) = after[id].as_str() {
-                    names.load_id(accounts, account)?;
+            for side in [json(&row.before), json(&row.after)] {
+                for id in ["account", "person", "keys_to"] {
+                    if let Some(account) = side[id].as_str() {
+                        names.load_id(accounts, account)?;
+                    }
                 }
             }
         }
@@ -361,6 +363,16 @@ impl Line<'_> {
                 let minutes = after["overlap_ms"].as_i64().unwrap_or_default() / 60_000;
                 let verb = self.verb("rotate", "rotated");
                 format!("{verb} {key}: the old one works for another {minutes} minutes")
+            }
+            "move" => {
+                let to = self.names.person(&self.word("account"));
+                match (self.names.keys.get(&row.object), before["account"].as_str()) {
+                    (Some((name, _)), Some(from)) => {
+                        let from = self.names.person(from);
+                        format!("moved the key ‘{name}’ from {from} to {to}")
+                    }
+                    _ => format!("{} {key} to {to}", self.verb("move", "moved")),
+                }
             }
             act => format!("key.{act} {key}"),
         }

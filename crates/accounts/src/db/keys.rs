@@ -318,6 +318,19 @@ pub(crate) fn insert_key(
     hash: &[u8; 32],
     live_max: i64,
 ) -> rusqlite::Result<InsertKeyOutcome> {
+    if let Some(refused) = find_insert_refusal(transaction, row, live_max)? {
+        return Ok(refused);
+    }
+    insert(transaction, row, hash)?;
+    Ok(InsertKeyOutcome::Done)
+}
+
+/// Returns why a key cannot be inserted, if so.
+pub(crate) fn find_insert_refusal(
+    transaction: &Transaction<'_>,
+    row: &KeyRow,
+    live_max: i64,
+) -> rusqlite::Result<Option<InsertKeyOutcome>> {
     let known: bool = transaction.query_row(
         "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)",
         [&row.account],
@@ -328,10 +341,10 @@ pub(crate) fn insert_key(
         None => Some(OrganisationRole::Owner),
     };
     if !known {
-        return Ok(InsertKeyOutcome::NoAccount);
+        return Ok(Some(InsertKeyOutcome::NoAccount));
     }
     if !role.is_some_and(|role| role.may(MemberAction::UseKeys)) {
-        return Ok(InsertKeyOutcome::NotAllowed);
+        return Ok(Some(InsertKeyOutcome::NotAllowed));
     }
     // An expired key is invalid, so a rotated key does not count after its overlap.
     let live: i64 = transaction.query_row(
@@ -340,15 +353,20 @@ pub(crate) fn insert_key(
         params![row.account, row.created_at_ms, row.member],
         first_column,
     )?;
-    if live >= live_max {
-        return Ok(InsertKeyOutcome::LimitReached);
-    }
+    Ok((live >= live_max).then_some(InsertKeyOutcome::LimitReached))
+}
+
+pub(crate) fn insert(
+    transaction: &Transaction<'_>,
+    row: &KeyRow,
+    hash: &[u8; 32],
+) -> rusqlite::Result<()> {
     transaction.execute(
         "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings, member)
          VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings, row.member],
-    )?;
-    Ok(InsertKeyOutcome::Done)
+    )
+    .map(drop)
 }
 
 /// Revokes a key. Returns whether there was such a live key.

@@ -66,6 +66,11 @@ pub const ROUTES: &[RouteAccess] = &[
     ),
     (
         "POST",
+        "/dashboard/operator/accounts/{id}/keys/{key}/move",
+        [303, 404, 404, 403, 404],
+    ),
+    (
+        "POST",
         "/dashboard/operator/accounts/{id}/keys/{key}/enable",
         [303, 404, 404, 403, 404],
     ),

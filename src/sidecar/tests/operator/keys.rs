@@ -92,6 +92,39 @@ async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for()
 }
 
 #[tokio::test]
+async fn a_key_is_moved_to_another_account_after_a_question() {
+    let root = root().await;
+    let accounts = &root.world.accounts;
+    let new = NewAccount::new("b@example.com");
+    let other = accounts.create_account(&new, now_ms()).unwrap().id;
+    let keys = accounts.api_keys();
+    let key = keys.create_key(&root.account, "k", now_ms()).unwrap();
+    let payer = || keys.authenticate(&key.key, now_ms()).unwrap().account_id;
+    let path = root.path(&format!("keys/{}/move", key.key_id));
+    for (fields, status, words) in [
+        ("to=", 422, "Enter the id or e-mail"),
+        ("to=nobody@example.com", 422, "No account has"),
+        ("to=b@example.com&member=nobody", 422, "No account has"),
+        ("to=b@example.com", 200, "Move this key?"),
+        ("to=root@example.com&confirmed=yes", 409, "administrator"),
+    ] {
+        let refused = root.post(&path, fields).await;
+        assert_eq!(refused.status, status, "{fields}");
+        refused.shows(words);
+    }
+    assert_eq!(*payer(), *root.account);
+    let moved = root.post(&path, "to=b@example.com&confirmed=yes").await;
+    let page = format!("/dashboard/operator/accounts/{other}#keys");
+    assert_eq!((moved.status, &moved.headers["location"]), (303, &page));
+    assert_eq!(*payer(), *other);
+    let sentence = "moved the key ‘k’ from a@example.com to b@example.com";
+    for account in ["a@example.com", "b@example.com"] {
+        let log = format!("/dashboard/operator/audit?account={account}");
+        root.get(&log).await.shows(sentence);
+    }
+}
+
+#[tokio::test]
 async fn a_suspension_asks_first() {
     let root = root().await;
     let asked = root.post(&root.path("suspend"), "").await;
