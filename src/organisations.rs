@@ -16,7 +16,7 @@ use ledger::StoreError;
 use serde_json::{Value, json};
 
 /// A change of a member.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct MemberUpdate<'a> {
     pub authority: MemberAuthority,
     /// Id of the organisation.
@@ -54,7 +54,7 @@ pub fn create_organisation(
 pub fn change_member(
     accounts: &Accounts,
     by: &Actor,
-    change: &MemberUpdate<'_>,
+    change: MemberUpdate<'_>,
 ) -> Result<(), AccountError> {
     let MemberUpdate {
         authority,
@@ -62,7 +62,7 @@ pub fn change_member(
         person,
         edit,
         keys_to,
-    } = *change;
+    } = change;
     let keys = accounts.api_keys().live_of_member(organisation, person)?;
     let acting = accounts.with_actor(by, now_ms());
     acting.change_member(authority, organisation, person, edit, keys_to)?;
@@ -92,6 +92,7 @@ pub fn describe_organisation(
             "role": member.role.name(),
             "since": rfc3339(member.since_ms),
             "budget": member.budget.map(|budget| budget.to_string()),
+            "models": member.allowed_models,
             "spent": spend.spent,
         }))
     };

@@ -88,12 +88,7 @@ impl KeyBody {
             .map(|limit| limit.map(parse_limit).transpose())
             .transpose()?;
         let allowed_models = self.models.map(Option::unwrap_or_default);
-        let settings = app.settings.load();
-        let is_unknown = |id: &&String| settings.catalog.by_id(id).is_none();
-        if let Some(unknown) = allowed_models.iter().flatten().find(is_unknown) {
-            let why = format!("models: the catalog has no model with the id {unknown:?}");
-            return Err(AdminError::Invalid(why));
-        }
+        check_models(app, allowed_models.as_deref().unwrap_or_default())?;
         let rates = [
             self.requests_per_minute,
             self.tokens_per_minute,
@@ -106,6 +101,19 @@ impl KeyBody {
             scope: self.scope,
             rates,
         })
+    }
+}
+
+/// Checks the allowed models of a key or a member.
+pub(super) fn check_models(app: &AdminState, models: &[String]) -> Result<(), AdminError> {
+    let settings = app.settings.load();
+    let is_unknown = |id: &&String| settings.catalog.by_id(id).is_none();
+    match models.iter().find(is_unknown) {
+        Some(unknown) => {
+            let why = format!("models: the catalog has no model with the id {unknown:?}");
+            Err(AdminError::Invalid(why))
+        }
+        None => Ok(()),
     }
 }
 

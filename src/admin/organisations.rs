@@ -8,6 +8,7 @@ use super::body::{
     BodyResult, CreatedResult, JsonResult, PathParam, QueryResult, deserialize_setting, parse_body,
 };
 use super::error::AdminError;
+use super::keys::check_models;
 use super::state::AdminState;
 use crate::document;
 use crate::organisations::{
@@ -57,6 +58,8 @@ struct MemberBody {
     /// Budget in the format of the command line, such as `100/month`.
     #[serde(default, deserialize_with = "deserialize_setting")]
     budget: Option<Option<String>>,
+    #[serde(default, deserialize_with = "deserialize_setting")]
+    models: Option<Option<Vec<String>>>,
 }
 
 #[derive(Deserialize)]
@@ -132,12 +135,21 @@ pub async fn set_member(
     names: PairParam,
     body: BodyResult,
 ) -> JsonResult {
-    let MemberBody { role, budget } = parse_body(&body?)?;
-    let edit = match (role, budget) {
-        (Some(role), None) => MemberEdit::Role(parse_role(&role)?),
-        (None, Some(budget)) => MemberEdit::Budget(budget.map(parse_budget).transpose()?),
+    let MemberBody {
+        role,
+        budget,
+        models,
+    } = parse_body(&body?)?;
+    let edit = match (role, budget, models) {
+        (Some(role), None, None) => MemberEdit::Role(parse_role(&role)?),
+        (None, Some(budget), None) => MemberEdit::Budget(budget.map(parse_budget).transpose()?),
+        (None, None, Some(models)) => {
+            let models = models.unwrap_or_default();
+            check_models(&app, &models)?;
+            MemberEdit::Models(models)
+        }
         _ => {
-            let why = "the body must have either role or budget";
+            let why = "the body must have one of role, budget and models";
             return Err(AdminError::Invalid(why.to_owned()));
         }
     };
@@ -174,7 +186,7 @@ async fn change(
             edit,
             keys_to: keys_to.as_ref().map(|to| to.id.as_str()),
         };
-        change_member(&app.accounts, &by, &change)?;
+        change_member(&app.accounts, &by, change)?;
         log_act(&by, "changed a member of", &organisation);
         describe(app, &organisation)
     })

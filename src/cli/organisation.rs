@@ -4,14 +4,16 @@
 //! limits of an organisation are those of its account: `account` and `key` take its id.
 
 use super::account::{CommandContext, command_line_actor, find, print};
+use super::settings::parse_models;
 use crate::document;
 use crate::organisations::{
     MemberUpdate, change_member, create_organisation, describe_organisation,
 };
 use accounts::{Account, MemberAuthority, MemberEdit, OrganisationRole};
 use anyhow::{Context as _, bail};
-use clap::Subcommand;
-use credits::limits::{SpendLimit, SpendLimitParseError};
+use clap::{Args, Subcommand};
+use credits::limits::{Period, SpendLimit, SpendLimitParseError};
+use credits::money::Micro;
 use serde_json::json;
 
 #[derive(Debug, Subcommand)]
@@ -75,6 +77,8 @@ pub enum MemberCommand {
         /// Role: owner, admin, billing or member.
         #[arg(long, value_parser = parse_role, default_value = "member")]
         role: OrganisationRole,
+        #[command(flatten)]
+        terms: TermArgs,
     },
     /// Remove a member, whose keys in the organisation are revoked or handed over.
     Remove {
@@ -86,20 +90,62 @@ pub enum MemberCommand {
         #[arg(long, value_name = "PERSON")]
         keys_to: Option<String>,
     },
-    /// Change the role or the budget of a member.
+    /// Change the role, the budget or the allowed models of a member.
     Set {
         /// Account id of the organisation.
         organisation: String,
         /// E-mail or account id of the person.
         person: String,
         /// New role: owner, admin, billing or member.
-        #[arg(long, value_parser = parse_role, required_unless_present = "budget")]
+        #[arg(long, value_parser = parse_role)]
         role: Option<OrganisationRole>,
-        /// Credits that the member may spend in a period (UTC): 100/day, 100/week, 100/month or
-        /// 100/total; `none` removes the budget.
-        #[arg(long, value_parser = parse_budget, conflicts_with = "role")]
-        budget: Option<NewBudget>,
+        #[command(flatten)]
+        terms: TermArgs,
     },
+}
+
+/// What an organisation allows a member beside the role.
+#[derive(Debug, Args)]
+pub struct TermArgs {
+    /// Credits that the member may spend in a period (UTC): 100/day, 100/week, 100/month or
+    /// 100/total; `none` removes the budget.
+    #[arg(long, value_name = "CREDITS/PERIOD", value_parser = parse_budget, conflicts_with = "budget_credits")]
+    budget: Option<NewBudget>,
+    /// Credits of the budget, with --budget-per: the same as --budget.
+    #[arg(long, value_name = "CREDITS", requires = "budget_per")]
+    budget_credits: Option<Micro>,
+    /// Period of --budget-credits: day, week, month or total.
+    #[arg(long, value_name = "PERIOD", value_parser = parse_period, requires = "budget_credits")]
+    budget_per: Option<Period>,
+    /// Models that the keys of the member may use, as catalog ids separated by commas; `all`
+    /// removes the restriction.
+    #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
+    models: Option<Vec<String>>,
+}
+
+impl TermArgs {
+    /// Returns the changes that the given arguments make.
+    fn edits(&self, context: &CommandContext<'_>) -> anyhow::Result<Vec<MemberEdit>> {
+        let mut edits = Vec::new();
+        if let Some(NewBudget(limit)) = self.budget {
+            edits.push(MemberEdit::Budget(limit));
+        }
+        if let Some((credits, period)) = self.budget_credits.zip(self.budget_per) {
+            let limit = format!("{credits}/{}", period.name());
+            edits.push(MemberEdit::Budget(Some(limit.parse::<SpendLimit>()?)));
+        }
+        if let Some(models) = &self.models {
+            let models = parse_models("a member", models, context.settings)?;
+            edits.push(MemberEdit::Models(models));
+        }
+        Ok(edits)
+    }
+}
+
+fn parse_period(name: &str) -> Result<Period, String> {
+    let mut periods = Period::ALL.into_iter();
+    let found = periods.find(|period| period.name() == name);
+    found.ok_or_else(|| "the periods are day, week, month and total".to_owned())
 }
 
 fn parse_role(name: &str) -> Result<OrganisationRole, String> {
@@ -179,34 +225,38 @@ pub fn run(command: OrganisationCommand, context: &CommandContext<'_>) -> anyhow
 fn change_members(command: MemberCommand, context: &CommandContext<'_>) -> anyhow::Result<()> {
     let by = command_line_actor();
     let mut keys_to = None;
-    let (organisation, person, new, edit) = match command {
+    let (organisation, person, new, edits) = match command {
         MemberCommand::Add {
             organisation,
             person,
             role,
-        } => (organisation, person, Some(role), MemberEdit::Role(role)),
+            terms,
+        } => (organisation, person, Some(role), terms.edits(context)?),
         MemberCommand::Remove {
             organisation,
             person,
             keys_to: to,
         } => {
             keys_to = to.map(|to| find(context, &to)).transpose()?;
-            (organisation, person, None, MemberEdit::Remove)
+            (organisation, person, None, vec![MemberEdit::Remove])
         }
         MemberCommand::Set {
             organisation,
             person,
             role,
-            budget,
+            terms,
         } => {
-            let of_budget = MemberEdit::Budget(budget.and_then(|NewBudget(limit)| limit));
-            let edit = role.map_or(of_budget, MemberEdit::Role);
-            (organisation, person, None, edit)
+            let mut edits = terms.edits(context)?;
+            edits.extend(role.map(MemberEdit::Role));
+            if edits.is_empty() {
+                bail!("name what to change: --role, --budget or --models");
+            }
+            (organisation, person, None, edits)
         }
     };
     let organisation = find_organisation(context, &organisation)?;
     let person = find(context, &person)?;
-    let change = MemberUpdate {
+    let change = |edit| MemberUpdate {
         authority: MemberAuthority::Operator,
         organisation: &organisation.id,
         person: &person.id,
@@ -214,10 +264,13 @@ fn change_members(command: MemberCommand, context: &CommandContext<'_>) -> anyho
         keys_to: keys_to.as_ref().map(|to| to.id.as_str()),
     };
     let acting = context.accounts.with_actor(&by, context.now_ms);
-    let changed = match new {
-        Some(role) => acting.add_member(&organisation.id, &person.id, role),
-        None => change_member(context.accounts, &by, &change),
-    };
+    let added = new.map_or(Ok(()), |role| {
+        acting.add_member(&organisation.id, &person.id, role)
+    });
+    let changed = added.and_then(|()| {
+        let mut edits = edits.into_iter();
+        edits.try_for_each(|edit| change_member(context.accounts, &by, change(edit)))
+    });
     changed.with_context(|| {
         format!(
             "cannot change {} in {}",
@@ -242,8 +295,11 @@ fn show(context: &CommandContext<'_>, organisation: &Account) -> anyhow::Result<
     let members = found.members(&organisation.id)?.into_iter();
     let members = members.map(|member| {
         let budget = member.budget.map(|budget| format!(" {budget}"));
+        let models = member.allowed_models.join(",");
+        let models = (!models.is_empty()).then(|| format!(" models={models}"));
         let (email, role) = (&member.email, member.role.name());
-        format!("{email} {role}{}", budget.unwrap_or_default())
+        let (budget, models) = (budget.unwrap_or_default(), models.unwrap_or_default());
+        format!("{email} {role}{budget}{models}")
     });
     let invites = found.invites(&organisation.id, context.now_ms)?.into_iter();
     let invites = invites.map(|invite| {

@@ -89,43 +89,57 @@ impl KeyArgs {
     /// # Errors
     /// Returns an error if the catalog has no such model, or cannot be read.
     pub fn check(&self, settings: &CommandSettings) -> anyhow::Result<()> {
-        if self.models.is_none() {
-            return Ok(());
+        match &self.models {
+            Some(models) => parse_models("a key", models, settings).map(drop),
+            None => Ok(()),
         }
-        let catalog = settings.catalog()?;
-        for model in self.models.iter().flatten().filter(|model| *model != "all") {
-            if catalog.by_id(model).is_some() {
-                continue;
-            }
-            match catalog.find(model) {
-                Some(suggestion) => {
-                    let id = &suggestion.id;
-                    bail!(
-                        "cannot restrict a key to {model:?}: it is an alias; use the model id {id:?} instead"
-                    )
-                }
-                None => bail!("cannot restrict a key to {model:?}: the catalog has no such model"),
-            }
-        }
-        Ok(())
     }
 
     /// Returns the change that the given arguments make.
     pub fn patch(&self, now_ms: i64) -> KeySettingsPatch {
         let ends_at = |span: DurationArg| now_ms.saturating_add(span.ms);
-        let without_all = |models: &Vec<String>| {
-            let named = models.iter().filter(|model| *model != "all");
-            named.cloned().collect()
-        };
         KeySettingsPatch {
             expires_at_ms: self.expires_in.map(|SettingArg(span)| span.map(ends_at)),
             spend_limit: self.spend_limit.map(|SettingArg(limit)| limit),
-            allowed_models: self.models.as_ref().map(without_all),
+            allowed_models: self.models.as_deref().map(without_all),
             rates: self.rates.patch(),
             // The page of new keys and the admin API set it.
             scope: None,
         }
     }
+}
+
+/// Returns the models that `--models` names: none if it says `all`. `whom` they restrict is in the
+/// error.
+///
+/// # Errors
+/// Returns an error if the catalog has no such model, or cannot be read.
+pub fn parse_models(
+    whom: &str,
+    models: &[String],
+    settings: &CommandSettings,
+) -> anyhow::Result<Vec<String>> {
+    let (named, catalog) = (without_all(models), settings.catalog()?);
+    for model in &named {
+        if catalog.by_id(model).is_some() {
+            continue;
+        }
+        match catalog.find(model) {
+            Some(suggestion) => {
+                let id = &suggestion.id;
+                bail!(
+                    "cannot restrict {whom} to {model:?}: it is an alias; use the model id {id:?} instead"
+                )
+            }
+            None => bail!("cannot restrict {whom} to {model:?}: the catalog has no such model"),
+        }
+    }
+    Ok(named)
+}
+
+fn without_all(models: &[String]) -> Vec<String> {
+    let named = models.iter().filter(|model| *model != "all");
+    named.cloned().collect()
 }
 
 impl RateArgs {

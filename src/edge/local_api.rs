@@ -171,7 +171,7 @@ fn models_of(
         |model: &CatalogModel| surface != Protocol::Messages || model.kind == ModelKind::Chat;
     let models = settings.catalog.models().iter();
     models
-        .filter(|model| principal.settings.allows(&model.id) && is_callable(model))
+        .filter(|model| principal.allows(&model.id) && is_callable(model))
         .cloned()
         .collect()
 }

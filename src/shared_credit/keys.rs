@@ -183,7 +183,7 @@ impl SharedKeys {
                         .into(),
                     account_rates: RateSettings::decode(field("account_rates"))
                         .map_err(AuthError::Unavailable)?,
-                    member: KeyMember::decode(field("member"), field("budget"))
+                    member: KeyMember::decode(field("member"), field("budget"), field("models"))
                         .map_err(AuthError::Unavailable)?,
                 };
                 self.cache.insert(hash, principal.clone(), generation);

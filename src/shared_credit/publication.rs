@@ -86,6 +86,7 @@ fn is_same(newest: &KeyChange, published: &HashMap<String, String>) -> bool {
         ("account_rates", &newest.account_rates),
         ("member", &newest.member_id),
         ("budget", &newest.budget),
+        ("models", &newest.models),
     ]
     .into_iter()
     .all(|(field, value)| published.get(field).is_some_and(|found| found == value))
@@ -143,6 +144,7 @@ mod tests {
             ("account_rates", newest.account_rates.as_str()),
             ("member", newest.member_id.as_str()),
             ("budget", newest.budget.as_str()),
+            ("models", newest.models.as_str()),
         ];
         let published: HashMap<_, _> = fields
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

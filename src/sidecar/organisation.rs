@@ -8,7 +8,10 @@ use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
 use super::form::{self, FormFault, FormStop};
-use super::keys::settings::{describe_spend_limit, parse_spend_limit};
+use super::keys::settings::{
+    SelectOption, check_models, describe_spend_limit, model_options, parse_spend_limit,
+    typed_models,
+};
 use super::page::{Frame, html};
 use super::return_path;
 use super::session::{CurrentUser, OptionalUser, SignedForm};
@@ -53,6 +56,10 @@ pub fn routes() -> Router<Arc<SidecarState>> {
         .route(
             "/dashboard/organisation/members/{id}/budget",
             post(change_budget),
+        )
+        .route(
+            "/dashboard/organisation/members/{id}/models",
+            get(show_models).post(change_models),
         )
         .route(
             "/dashboard/organisation/members/{id}/remove",
@@ -116,9 +123,23 @@ struct MemberView {
     budget: Option<SpendLimit>,
     /// What was spent of the budget; `None` without one, or if the reader may not see it.
     used: Option<String>,
-    /// Roles that the reader may give. Who may give one may change the budget.
+    /// Allowed models; `None` if the reader may not see them.
+    models: Option<String>,
+    /// Roles that the reader may give. Who may give one may change the budget and the models.
     roles: Vec<OrganisationRole>,
     may_remove: bool,
+}
+
+/// The page of the models that a member's keys may use.
+#[derive(Template)]
+#[template(path = "member_models.html")]
+struct MemberModelsPage {
+    frame: Frame,
+    csrf: String,
+    id: String,
+    email: String,
+    models: Vec<SelectOption>,
+    fault: Option<FormFault>,
 }
 
 struct InviteView {
@@ -254,6 +275,10 @@ fn member_view(
         spent: spent_now.transpose()?.map(Credits),
         used: budget.map(used).transpose()?,
         budget,
+        models: shows_usage.then(|| match member.allowed_models.is_empty() {
+            true => "all".to_owned(),
+            false => member.allowed_models.join(", "),
+        }),
         roles: roles_for(user, Some(member.role)),
         may_remove: is_self || user.role.may_change(Some(member.role), None),
         id: member.person,
@@ -297,7 +322,7 @@ fn stop(error: AccountError, field: &str) -> FormStop {
         | AccountError::TooManyMembers
         | AccountError::TooManyKeys
         | AccountError::TooManyOrganisations => StatusCode::CONFLICT,
-        AccountError::BadEmail | AccountError::BadOrganisationName => {
+        AccountError::BadEmail | AccountError::BadOrganisationName | AccountError::BadModels => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
         AccountError::NoMember => return FormStop::Error(PageError::NotFound),
@@ -513,12 +538,63 @@ async fn change(
             edit,
             keys_to: keys_to.as_deref(),
         };
-        organisations::change_member(&accounts, &by, &change)
+        organisations::change_member(&accounts, &by, change)
     };
     let changed = run_blocking(work).await?;
     changed.map_err(|error| stop(error, field))?;
     let to = if left { SWITCH_PATH } else { ORGANISATION_PATH };
     Ok(Redirect::to(to).into_response())
+}
+
+fn models_page(
+    app: &SidecarState,
+    user: &CurrentUser,
+    member: Member,
+    chosen: &[String],
+) -> Result<MemberModelsPage, PageError> {
+    match user.role.may_change(Some(member.role), Some(member.role)) {
+        true => Ok(MemberModelsPage {
+            frame: Frame::new("Organisation", user),
+            csrf: user.csrf.clone(),
+            id: member.person,
+            email: member.email,
+            models: model_options(app, chosen),
+            fault: None,
+        }),
+        false => Err(PageError::RoleForbids),
+    }
+}
+
+async fn show_models(
+    State(app): State<Arc<SidecarState>>,
+    user: CurrentUser,
+    Path(id): Path<String>,
+) -> Result<Response, PageError> {
+    let member = find_member(&app, &user, &id)?;
+    let chosen = member.allowed_models.clone();
+    let page = models_page(&app, &user, member, &chosen)?;
+    Ok(html(StatusCode::OK, &page))
+}
+
+async fn change_models(
+    State(app): State<Arc<SidecarState>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, PageError> {
+    let member = find_member(&app, &form.user, &id)?;
+    let typed = typed_models(&form);
+    let outcome = async {
+        let checked = check_models(&app, &typed, &member.allowed_models);
+        checked.map_err(FormStop::invalid)?;
+        let edit = MemberEdit::Models(typed.clone());
+        change(&app, &form, id, edit, None, "").await
+    };
+    form::respond(outcome.await, |fault| {
+        Ok(MemberModelsPage {
+            fault: Some(fault),
+            ..models_page(&app, &form.user, member, &typed)?
+        })
+    })
 }
 
 fn remove_page(app: &SidecarState, user: &CurrentUser, id: &str) -> Result<RemovePage, PageError> {

@@ -114,10 +114,15 @@ async fn show(
     State(app): State<Arc<SidecarState>>,
     user: CurrentUser,
     query: Result<Query<PlaygroundQuery>, QueryRejection>,
-) -> Response {
+) -> Result<Response, PageError> {
     let wanted = query.ok().and_then(|Query(query)| query.model);
     let settings = app.settings.load();
-    let models: Vec<_> = settings.catalog.models_of(ModelKind::Chat).collect();
+    let members = app.accounts.organisations().members(&user.account.id)?;
+    let member = members.iter().find(|one| one.person == user.person.id);
+    let models = settings.catalog.models_of(ModelKind::Chat);
+    let models: Vec<_> = models
+        .filter(|model| member.is_none_or(|member| member.allows(&model.id)))
+        .collect();
     let chosen = wanted
         .and_then(|id| models.iter().find(|model| model.id == id))
         .or_else(|| models.first());
@@ -139,7 +144,7 @@ async fn show(
         key_credits: USUAL_KEY_CREDITS,
         max_key_credits: MAX_KEY_CREDITS,
     };
-    html(StatusCode::OK, &page)
+    Ok(html(StatusCode::OK, &page))
 }
 
 /// Returns a request to the model in its own protocol, as a shell command.

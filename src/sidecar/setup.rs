@@ -200,7 +200,7 @@ fn chat_models(settings: &Settings) -> Vec<Arc<CatalogModel>> {
 fn allowed_models(settings: &Settings, key: &ApiKey) -> Vec<Arc<CatalogModel>> {
     let models = settings.catalog.models_of(ModelKind::Chat);
     models
-        .filter(|model| key.settings.allows(&model.id))
+        .filter(|model| key.allows(&model.id))
         .cloned()
         .collect()
 }

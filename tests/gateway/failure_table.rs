@@ -470,8 +470,10 @@ fn key_of_member_without_budget(world: &World, person: &Account) -> String {
             "set",
             organisation,
             &person.id,
-            "--budget",
-            "0/day",
+            "--budget-credits",
+            "0",
+            "--budget-per",
+            "day",
         ],
     ] {
         world.json(change);

@@ -387,7 +387,22 @@ fn a_strict_caller_and_a_key_bound_to_models_get_no_other_model() {
     world.json(&["key", "set", &account.key_id, "--models", Chat.model()]);
     let bound = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
     Chat.failure(&bound, 503, "server_error", Some("overloaded"));
-    assert_eq!((bad.calls(), good.calls()), (2, 0));
+    world.json(&["key", "set", &account.key_id, "--models", "all"]);
+    let made = world.json(&["org", "create", "Acme", "--owner", &account.id]);
+    let company = made["account_id"].as_str().unwrap();
+    world.json(&["account", "grant", company, "5", "--ref", "funds"]);
+    let set = ["org", "member", "set", company, &account.id, "--models"];
+    world.json(&[&set[..], &[Chat.model()]].concat());
+    let create = ["key", "create", "--account", company, "--name", "bound"];
+    let made = world.json(&[&create[..], &["--member", &account.id]].concat());
+    let of_member = Chat.whole(made["key"].as_str().unwrap(), "input=1 output=1");
+    Chat.failure(
+        &world.ask(&of_member),
+        503,
+        "server_error",
+        Some("overloaded"),
+    );
+    assert_eq!((bad.calls(), good.calls()), (3, 0));
 }
 
 #[test]

@@ -472,6 +472,55 @@ fn a_key_is_bound_to_its_models_and_ends_at_its_hour() {
     world.ended(&account, 3);
 }
 
+#[test]
+fn a_member_is_bound_to_the_models_that_the_organisation_allows() {
+    let world = World::new();
+    let limited = Limited::new(&world, Owner::Member, Chat, "1000/day");
+    let organisation = &limited.account.id;
+    let set = |models: &str| {
+        let set = ["org", "member", "set", organisation, &limited.id];
+        world.command(&[&set[..], &["--models", models]].concat())
+    };
+    assert!(!set("no-such-model").status.success());
+    world.works(Messages, &limited.key);
+    assert!(set("beta-5.2").status.success());
+    let own = [
+        "--models",
+        "beta-5.2,alpha-opus-4-7",
+        "--member",
+        &limited.id,
+    ];
+    let (_, later) = key_with(&world, &limited.account, &own);
+    let message = |error: Value| error["message"].as_str().unwrap().to_owned();
+    let code = Some("model_not_allowed");
+    for key in [&limited.key, &later] {
+        let mut body = Messages.body("input=1 output=1", false, 100);
+        body["model"] = "alpha-opus-4-7".into();
+        let denied = world.ask(&Messages.request(key, &body));
+        let said = message(Messages.failure(&denied, 403, "permission_error", code));
+        assert!(said.contains("member of the organisation"), "{said}");
+        assert!(said.ends_with("/dashboard/organisation"), "{said}");
+        body.as_object_mut().unwrap().remove("max_tokens");
+        let body = serde_json::to_vec(&body).unwrap();
+        let count = Request::post("/v1/messages/count_tokens", body).bearer(key);
+        world.expect(403, &count);
+        let list = world.ask(&Request::get("/v1/models").bearer(key)).json();
+        let listed = list["data"].as_array().unwrap().iter();
+        let listed: Vec<_> = listed.map(|model| &model["id"]).collect();
+        assert_eq!(listed, ["beta-5.2"]);
+        world.expect(200, &Request::get("/v1/models/beta-5.2").bearer(key));
+        world.expect(403, &Request::get("/v1/models/alpha-opus-4-7").bearer(key));
+        world.works(Chat, key);
+    }
+    let mut body = Chat.body("input=1 output=1", false, 100);
+    body["model"] = "beta-5.5".into();
+    let denied = world.ask(&Chat.request(&later, &body));
+    let said = message(Chat.failure(&denied, 403, INVALID, code));
+    assert!(said.starts_with("This key may not"), "both lists: {said}");
+    assert!(set("all").status.success());
+    world.works(Messages, &limited.key);
+}
+
 /// Sends a request to an edge, again if a busy machine's store does not answer in time.
 fn asked(edge: &World, request: &Request) -> Answer {
     wait_for("the store to answer", SOON, || {

@@ -189,8 +189,25 @@ fn a_members_login_has_the_budget_and_ends_with_the_membership_at_each_edge() {
     );
     let request = Messages.whole(&key, "input=100 output=100");
     assert_eq!(other.ask(&request).status, 200);
-    let budget = ["--budget", "0.000001/total"];
     let set = ["org", "member", "set", &company, ann];
+    let allow = |models: &str| {
+        world
+            .sidecar
+            .json(&[&set[..], &["--models", models]].concat())
+    };
+    allow("beta-5.2");
+    for edge in &world.edges {
+        wait_for("the models of the member to count", SOON, || {
+            Some(edge.ask(&request)).filter(|answer| answer.has("\"model_not_allowed\""))
+        });
+    }
+    allow("all");
+    for edge in &world.edges {
+        wait_for("every model to be allowed again", SOON, || {
+            Some(edge.ask(&request)).filter(|answer| answer.status == 200)
+        });
+    }
+    let budget = ["--budget", "0.000001/total"];
     world.sidecar.json(&[&set[..], &budget].concat());
     for edge in &world.edges {
         let over = wait_for("the budget to count", SOON, || {

@@ -9,10 +9,13 @@ use super::key;
 use super::limits::{MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS};
 use super::principal::{AuthError, KeyIdentity, Principal};
 use super::views::ApiKeys;
-use crate::db::{InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow, membership_id};
+use crate::db::{
+    InsertKeyOutcome, KeyFilter, KeyMember, KeyOwner, KeyRow, decode_models, membership_id,
+};
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
 use crate::name::is_readable;
+use crate::settings::is_allowed;
 use ledger::StoreError;
 use std::sync::Arc;
 
@@ -55,6 +58,8 @@ pub struct ApiKey {
     pub settings: KeySettings,
     /// The person (by id) who made the key, if its account is an organisation's.
     pub member: Option<String>,
+    /// Catalog ids of the models that this person's keys may use; empty allows all.
+    pub member_models: Vec<String>,
     /// Whether it is the login of a program, whose text changes every hour.
     pub is_login: bool,
 }
@@ -172,6 +177,7 @@ impl ApiKeys<'_> {
             revoked_at_ms: None,
             settings: settings.encode(),
             member: holder.member.map(ToOwned::to_owned),
+            member_models: String::new(),
             is_login: false,
         };
         let keys = self.0.db.keys();
@@ -384,8 +390,14 @@ impl ApiKey {
             created_at_ms: row.created_at_ms,
             revoked_at_ms: row.revoked_at_ms,
             member: row.member,
+            member_models: decode_models(&row.member_models),
             is_login: row.is_login,
         })
+    }
+
+    /// Returns whether the key may use the model with this catalog id.
+    pub fn allows(&self, model: &str) -> bool {
+        self.settings.allows(model) && is_allowed(&self.member_models, model)
     }
 }
 
@@ -425,7 +437,7 @@ fn principal(owner: &KeyOwner, now_ms: i64) -> Result<Principal, AuthError> {
         settings: Arc::new(settings),
         account_rates: RateSettings::decode(&owner.account_rates)
             .map_err(AuthError::Unavailable)?,
-        member: KeyMember::decode(&owner.member_id, &owner.budget)
+        member: KeyMember::decode(&owner.member_id, &owner.budget, &owner.models)
             .map_err(AuthError::Unavailable)?,
     };
     principal.check_expiry(now_ms)

@@ -39,6 +39,7 @@ pub use database::AppDb;
 pub use keys::{InsertKeyOutcome, KeyFilter};
 use ledger::StoreError;
 use ledger::sqlite::missing;
+pub(crate) use rows::decode_models;
 use rows::{ACCOUNT_COLUMNS, MAY_SPEND, account_row, first_column};
 pub use rows::{AccountRow, KeyMember, KeyOwner, KeyRow, Role, membership_id};
 use rusqlite::{OptionalExtension, params};

@@ -288,6 +288,7 @@ impl AuditedAccounts<'_> {
             revoked_at_ms: None,
             settings: settings.encode(),
             member: holder.member.map(ToOwned::to_owned),
+            member_models: String::new(),
             is_login: true,
         };
         let what =

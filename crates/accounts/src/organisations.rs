@@ -25,6 +25,7 @@ pub use crate::db::organisations::{
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
 use crate::name::is_readable;
+use crate::settings::validate_models;
 use config::canonical_domain;
 use ledger::StoreError;
 use serde_json::json;
@@ -216,8 +217,8 @@ impl AuditedAccounts<'_> {
     ///
     /// # Errors
     /// Returns an error if there is no such member, if the role of the actor does not allow it, if
-    /// the organisation would have no owner, if `keys_to` is no other member with keys or would
-    /// have too many, or if the database fails.
+    /// the models are not valid, if the organisation would have no owner, if `keys_to` is no other
+    /// member with keys or would have too many, or if the database fails.
     pub fn change_member(
         &self,
         authority: MemberAuthority,
@@ -226,11 +227,15 @@ impl AuditedAccounts<'_> {
         edit: MemberEdit,
         keys_to: Option<&str>,
     ) -> Result<(), AccountError> {
-        let (act, what) = match edit {
+        let (act, what) = match &edit {
             MemberEdit::Role(role) => ("organisation.role", json!({"role": role.name()})),
             MemberEdit::Budget(budget) => {
                 let budget = budget.map(|budget| budget.to_string());
                 ("organisation.budget", json!({"budget": budget}))
+            }
+            MemberEdit::Models(models) => {
+                validate_models(models)?;
+                ("organisation.models", json!({"models": models}))
             }
             MemberEdit::Remove => ("organisation.remove", json!({"keys_to": keys_to})),
         };
@@ -240,7 +245,7 @@ impl AuditedAccounts<'_> {
             &MemberChange {
                 account,
                 person,
-                edit,
+                edit: &edit,
                 by: (authority == MemberAuthority::Member).then_some(self.actor()),
                 keys_to,
             },

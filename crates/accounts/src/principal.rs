@@ -4,6 +4,7 @@
 
 use crate::db::KeyMember;
 use crate::key_settings::{KeySettings, RateSettings};
+use crate::settings::is_allowed;
 use credits::limits::SpendLimit;
 use ledger::StoreError;
 use std::sync::Arc;
@@ -70,6 +71,22 @@ impl Principal {
             self.settings.spend_limit,
             member.and_then(|member| member.budget),
         ]
+    }
+
+    /// Returns whether the key may use the model with this catalog id: its own list and that of its
+    /// member must have it.
+    pub fn allows(&self, model: &str) -> bool {
+        self.key_allows(model) && self.member_allows(model)
+    }
+
+    /// Returns whether the list of the key alone has the model.
+    pub fn key_allows(&self, model: &str) -> bool {
+        self.settings.allows(model)
+    }
+
+    fn member_allows(&self, model: &str) -> bool {
+        let member = self.member.as_ref();
+        member.is_none_or(|member| is_allowed(&member.allowed_models, model))
     }
 
     /// Returns the id of the membership whose spending it is, if the key is a member's.

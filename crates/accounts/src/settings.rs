@@ -8,7 +8,8 @@ use super::error::AccountError;
 use crate::key_settings::{KeySettings, RateSettings};
 use config::MAX_RATE;
 
-/// Maximum number of models that a key can be restricted to. `MAX_MODEL_BYTES` limits an id.
+/// Maximum number of models that a key or a member can be restricted to. `MAX_MODEL_BYTES` limits
+/// an id.
 const MAX_MODELS: usize = 100;
 const MAX_MODEL_BYTES: usize = 128;
 
@@ -37,8 +38,10 @@ impl KeySettings {
         self.expires_at_ms.is_some_and(|expires| expires <= now_ms)
     }
 
-    pub fn allows(&self, model: &str) -> bool {
-        self.allowed_models.is_empty() || self.allowed_models.iter().any(|allowed| allowed == model)
+    /// Returns whether the key's own list has the model with this catalog id. Whether the key may
+    /// use it also depends on its member: see [`crate::Principal::allows`].
+    pub(crate) fn allows(&self, model: &str) -> bool {
+        is_allowed(&self.allowed_models, model)
     }
 
     /// Checks the settings.
@@ -47,12 +50,24 @@ impl KeySettings {
     /// Returns an error if there are too many models, if a model's id is not valid, or if a rate is
     /// above the maximum.
     pub fn validate(&self) -> Result<(), AccountError> {
-        let is_id = |id: &String| {
-            !id.is_empty() && id.len() <= MAX_MODEL_BYTES && !id.contains(char::is_whitespace)
-        };
-        if self.allowed_models.len() > MAX_MODELS || !self.allowed_models.iter().all(is_id) {
-            return Err(AccountError::BadModels);
-        }
+        validate_models(&self.allowed_models)?;
         self.rates.validate()
+    }
+}
+
+/// Returns whether a list of allowed models has the model with this catalog id. An empty list
+/// allows all.
+pub(crate) fn is_allowed(list: &[String], model: &str) -> bool {
+    list.is_empty() || list.iter().any(|allowed| allowed == model)
+}
+
+/// Checks a list of allowed models, of a key or a member.
+pub(crate) fn validate_models(list: &[String]) -> Result<(), AccountError> {
+    let is_id = |id: &String| {
+        !id.is_empty() && id.len() <= MAX_MODEL_BYTES && !id.contains(char::is_whitespace)
+    };
+    match list.len() <= MAX_MODELS && list.iter().all(is_id) {
+        true => Ok(()),
+        false => Err(AccountError::BadModels),
     }
 }

@@ -68,6 +68,12 @@ async fn an_organisation_is_created_and_its_members_are_added_changed_and_remove
     let changed = set(json!({"budget": null})).await;
     assert_eq!(changed["members"][1]["budget"], Value::Null);
 
+    let model = world.settings.load().catalog.models()[0].id.clone();
+    let changed = set(json!({"models": [model]})).await;
+    assert_eq!(changed["members"][1]["models"], json!([model]));
+    let changed = set(json!({"models": null})).await;
+    assert_eq!(changed["members"][1]["models"], json!([]));
+
     let keys = format!("/accounts/{id}/keys");
     let body = json!({"name": "ci", "member": "bob@example.com"});
     let key = world.post(&keys, &body).await.json();
@@ -162,6 +168,7 @@ async fn what_an_organisation_does_not_allow_is_refused_and_in_the_audit_log() {
         json!({}),
         json!({"role": "admin", "budget": "1/day"}),
         json!({"budget": "much"}),
+        json!({"models": ["no-such-model"]}),
     ] {
         world
             .fails("PATCH", &owner, &body.to_string(), 400, "invalid")

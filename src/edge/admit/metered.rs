@@ -146,7 +146,7 @@ fn choose_model<'s>(
         return find_model(settings, principal, name);
     }
     let mut models = settings.catalog.models_of(endpoint.kind);
-    let found = models.find(|model| principal.settings.allows(&model.id));
+    let found = models.find(|model| principal.allows(&model.id));
     found.ok_or_else(|| {
         let message = format!("This key may use no {} model.", endpoint.kind.as_str());
         Failure::invalid_param(Protocol::Chat, "model", message)

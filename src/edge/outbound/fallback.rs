@@ -62,7 +62,7 @@ impl Fallbacks {
             .model
             .fallback
             .iter()
-            .filter(|id| principal.settings.allows(id));
+            .filter(|id| principal.allows(id));
         let (mut remaining, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| request.settings.catalog.by_id(id)) {
             let model = model.select_variant(request.surface, request.summary);

@@ -328,6 +328,7 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
         account_rates,
         member_id,
         budget,
+        models,
         token_ends_at_ms,
         ..
     } = change;
@@ -349,6 +350,7 @@ async fn publish_key(store: SharedStore, change: KeyChange) -> Result<(), StoreE
             account_rates,
             member_id,
             budget,
+            models,
             token_ends_at_ms,
         })
         .await

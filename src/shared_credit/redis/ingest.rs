@@ -88,9 +88,10 @@ pub struct SharedKey {
     /// Settings of the key and rates of its account, as JSON or empty.
     pub settings: String,
     pub account_rates: String,
-    /// Id and budget of the member whose key it is, or empty texts.
+    /// Id, budget and allowed models of the member whose key it is, or empty texts.
     pub member_id: String,
     pub budget: String,
+    pub models: String,
     /// When the text of the key ends; `None` but for a token of a login.
     pub token_ends_at_ms: Option<i64>,
 }
@@ -395,7 +396,8 @@ impl StoreIngest<'_> {
         call.arg(&shared.settings)
             .arg(&shared.account_rates)
             .arg(&shared.member_id)
-            .arg(&shared.budget);
+            .arg(&shared.budget)
+            .arg(&shared.models);
         self.0.call("publish a key", &call).await.map(drop)
     }
 

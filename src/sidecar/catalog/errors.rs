@@ -85,8 +85,8 @@ const ERROR_TABLE: &[(Kind, &str, &str, &str)] = &[
     (
         Kind::ModelNotAllowed,
         "model_not_allowed",
-        "The key may not use this model",
-        "Use another key or model",
+        "The key, or the member of the organisation whose key it is, may not use this model",
+        "Use another key or model, or ask who set the allowed models",
     ),
     (
         Kind::ModelNotFound,

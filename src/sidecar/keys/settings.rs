@@ -64,7 +64,7 @@ impl KeySettingsForm {
             expires_at_ms: None,
             credits: form.field("spend_credits").trim().to_owned(),
             period: form.field("spend_period").to_owned(),
-            models: form.checked_boxes(MODEL_FIELD_PREFIX),
+            models: typed_models(form),
             rates: RateSettings::NAMES.map(|name| form.field(name).trim().to_owned()),
         }
     }
@@ -114,12 +114,7 @@ impl KeySettingsForm {
         };
         let spend_limit = parse_spend_limit("spend limit", &self.credits, &self.period)
             .map_err(|fault| FormFault::at("spend_credits", fault))?;
-        let settings = app.settings.load();
-        let is_known =
-            |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
-        if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
-            return Err(format!("The model {unknown:?} does not exist.").into());
-        }
+        check_models(app, &self.models, bound_to)?;
         let allowed_models = self.models.clone();
         let rates = self.parse_rates()?;
         Ok(KeySettings {
@@ -156,6 +151,55 @@ pub struct SelectOption {
     pub chosen: bool,
 }
 
+impl SelectOption {
+    fn new(value: &str, text: String, chosen: bool) -> Self {
+        let value = value.to_owned();
+        Self {
+            value,
+            text,
+            chosen,
+        }
+    }
+}
+
+/// Returns the boxes of the allowed models, of a key or a member. The `chosen` ones are checked.
+pub fn model_options(app: &SidecarState, chosen: &[String]) -> Vec<SelectOption> {
+    let settings = app.settings.load();
+    let (catalog, is_chosen) = (&settings.catalog, |id: &String| chosen.contains(id));
+    let offered = catalog.models().iter();
+    let offered = offered.map(|one| SelectOption::new(&one.id, one.id.clone(), is_chosen(&one.id)));
+    // Models that are no longer in the catalog keep their boxes. Otherwise, the form would not send
+    // them, and a list of such models alone would become one that allows all.
+    let unoffered = chosen.iter().filter(|id| catalog.by_id(id).is_none());
+    let unoffered =
+        unoffered.map(|id| SelectOption::new(id, format!("{id} (no longer offered)"), true));
+    offered.chain(unoffered).collect()
+}
+
+/// Returns the allowed models that are checked in a form.
+pub fn typed_models(form: &SignedForm) -> Vec<String> {
+    form.checked_boxes(MODEL_FIELD_PREFIX)
+}
+
+/// Checks allowed models. Those `bound_to` which the key or the member is already are valid even if
+/// they are no longer in the catalog.
+///
+/// # Errors
+/// Returns the fault as a text for the user.
+pub fn check_models(
+    app: &SidecarState,
+    models: &[String],
+    bound_to: &[String],
+) -> Result<(), String> {
+    let settings = app.settings.load();
+    let is_known =
+        |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
+    match models.iter().find(|model| !is_known(model)) {
+        Some(unknown) => Err(format!("The model {unknown:?} does not exist.")),
+        None => Ok(()),
+    }
+}
+
 pub struct RateField {
     pub name: &'static str,
     pub label: &'static str,
@@ -177,11 +221,7 @@ pub struct KeyFormOptions {
 
 impl KeyFormOptions {
     pub fn new(app: &SidecarState, typed: &KeySettingsForm) -> Self {
-        let choice = |value: &str, text: String, chosen| SelectOption {
-            value: value.to_owned(),
-            text,
-            chosen,
-        };
+        let choice = SelectOption::new;
         let kept = typed
             .expires_at_ms
             .map(|at_ms| choice(KEEP_EXPIRY, format_time(at_ms), typed.keeps_expiry()));
@@ -197,26 +237,6 @@ impl KeyFormOptions {
             choice(period.name(), text, period.name() == typed.period)
         };
         let settings = app.settings.load();
-        let is_offered = |id: &str| settings.catalog.by_id(id).is_some();
-        let model = |id: &str| {
-            choice(
-                id,
-                id.to_owned(),
-                typed.models.iter().any(|model| model == id),
-            )
-        };
-        let offered_models: Vec<_> = settings
-            .catalog
-            .models()
-            .iter()
-            .map(|one| model(&one.id))
-            .collect();
-        // Models that are no longer in the catalog keep their boxes. Otherwise, the form would not
-        // send them, and a key restricted to such models would lose its restriction.
-        let unoffered = typed.models.iter().filter(|id| !is_offered(id));
-        let unoffered: Vec<_> = unoffered
-            .map(|id| choice(id, format!("{id} (no longer offered)"), true))
-            .collect();
         let defaults = default_rates(&settings.rate_limits.key);
         let named = RateSettings::NAMES.into_iter().zip(RATE_LABELS);
         let rates = named.zip(&typed.rates).zip(defaults);
@@ -232,7 +252,7 @@ impl KeyFormOptions {
             expiries: kept.into_iter().chain(offered).collect(),
             credits: typed.credits.clone(),
             periods: Period::ALL.into_iter().map(period).collect(),
-            models: offered_models.into_iter().chain(unoffered).collect(),
+            models: model_options(app, &typed.models),
             is_set: !typed.expires_days.is_empty()
                 || !typed.credits.is_empty()
                 || !typed.models.is_empty()

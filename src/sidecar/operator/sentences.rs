@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 53] = [
+pub const ACTS: [(&str, &str); 54] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -62,6 +62,7 @@ pub const ACTS: [(&str, &str); 53] = [
     ("organisation.join", "Member joined"),
     ("organisation.role", "Role of a member changed"),
     ("organisation.budget", "Budget of a member changed"),
+    ("organisation.models", "Models of a member changed"),
     ("organisation.claim", "Domain claimed"),
     ("organisation.release", "Domain released"),
     ("organisation.remove", "Member removed"),
@@ -393,6 +394,15 @@ impl Line<'_> {
                 let text = |value: &Value| value["budget"].as_str().unwrap_or("none").to_owned();
                 let (from, to) = (text(&self.before), text(&self.after));
                 format!("changed the budget of {person} in {organisation} from {from} to {to}")
+            }
+            "models" => {
+                let models = self.after["models"].as_array().into_iter().flatten();
+                let models: Vec<_> = models.filter_map(Value::as_str).collect();
+                let models = match models.is_empty() {
+                    true => "all models".to_owned(),
+                    false => models.join(", "),
+                };
+                format!("let {person} in {organisation} use {models}")
             }
             "remove" => match self.after["keys_to"].as_str() {
                 Some(to) => {

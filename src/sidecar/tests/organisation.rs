@@ -688,6 +688,51 @@ async fn a_role_that_is_taken_away_counts_for_a_page_that_is_open() {
 }
 
 #[tokio::test]
+async fn an_admin_chooses_the_models_of_a_member() {
+    let company = company().await;
+    let world = &company.world;
+    let admin = company.person(OrganisationRole::Admin);
+    let member = company.person(OrganisationRole::Member);
+    let path = format!("/dashboard/organisation/members/{}/models", member.id);
+    let page = world.get(&path, &admin.cookie).await;
+    assert!(
+        page.body.contains("name=\"model:beta-5.2\""),
+        "{}",
+        page.body
+    );
+    assert!(!page.body.contains(" checked"), "all are allowed");
+    let save = async |of: &Colleague, boxes: &str| {
+        let csrf = form_token(&world.accounts, token(&of.cookie));
+        let form = format!("csrf={csrf}{boxes}");
+        world.post(&path, &of.cookie, &form).await
+    };
+    let unknown = save(admin, "&model:no-such=on").await;
+    assert_eq!(unknown.status, 422);
+    unknown.shows("does not exist");
+    assert_eq!(save(admin, "&model:beta-5.2=on").await.status, 303);
+    let may = |model: &str| {
+        let keys = world.accounts.api_keys();
+        let key = &member.key.as_ref().unwrap().key;
+        keys.authenticate(key, now_ms()).unwrap().allows(model)
+    };
+    assert_eq!((may("beta-5.2"), may("beta-5.5")), (true, false));
+    for role in [OrganisationRole::Billing, OrganisationRole::Member] {
+        let other = company.person(role);
+        world.get(&path, &other.cookie).await.expect(403);
+        assert_eq!(save(other, "").await.status, 403, "{role:?}");
+    }
+    assert!(!may("beta-5.5"));
+    let own = world.get("/dashboard/organisation", &member.cookie).await;
+    assert!(own.body.contains("data-label=\"Models\">beta-5.2<"));
+    for page in ["/dashboard/playground", "/dashboard/setup"] {
+        let shown = world.get(page, &member.cookie).await.body;
+        assert!(!shown.contains("beta-5.5"), "{page}");
+    }
+    assert_eq!(save(admin, "").await.status, 303);
+    assert!(may("beta-5.5"));
+}
+
+#[tokio::test]
 async fn a_fault_stands_beside_its_field_alone() {
     let company = company().await;
     let world = &company.world;

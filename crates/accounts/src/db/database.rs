@@ -38,6 +38,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("019_domains.sql"),
     include_str!("020_logins.sql"),
     include_str!("021_past_members.sql"),
+    include_str!("022_member_models.sql"),
 ];
 
 /// All tables, because all rows are copied.

@@ -20,9 +20,10 @@ pub struct KeyChange {
     /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
-    /// Id and budget of the key's membership, or empty texts.
+    /// Id, budget and allowed models of the key's membership, or empty texts.
     pub member_id: String,
     pub budget: String,
+    pub models: String,
     /// When the text with this hash ends; `None` but for a token of a login.
     pub token_ends_at_ms: Option<i64>,
 }
@@ -64,6 +65,7 @@ impl KeyChange {
             account_rates: row.get(8)?,
             member_id: row.get(9)?,
             budget: row.get(10)?,
+            models: row.get(11)?,
             token_ends_at_ms: None,
         })
     }

@@ -47,7 +47,7 @@ impl KeyRows<'_> {
                 .prepare_cached(&format!(
                     "SELECT {KEY_COLUMNS}, hash FROM api_key WHERE id = ?1 AND status <> 'revoked'"
                 ))?
-                .query_row([plan.key], |row| Ok((key_row(row)?, row.get(10)?)))
+                .query_row([plan.key], |row| Ok((key_row(row)?, row.get(11)?)))
                 .optional()?;
             let Some((old, hash)) = found else {
                 return Ok(Err(AccountError::NoKey));

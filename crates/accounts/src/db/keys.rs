@@ -81,7 +81,8 @@ impl KeyRows<'_> {
                     account_rates: row.get(6)?,
                     member_id: row.get(7)?,
                     budget: row.get(8)?,
-                    token_ends_at_ms: row.get(9)?,
+                    models: row.get(9)?,
+                    token_ends_at_ms: row.get(10)?,
                 })
             };
             let columns = format!(

@@ -5,11 +5,12 @@
 
 use super::audit::{self, AuditEntry, NewAuditLine};
 use super::past_mailbox::{hash_of_account, record_member, was_member};
-use super::rows::first_column;
+use super::rows::{decode_models, first_column};
 use super::views::OrganisationRows;
 use super::webhooks;
 use crate::limits::{MAX_CLAIMS, MAX_LIVE_KEYS, MAX_MEMBERS, MAX_OWNED};
 use crate::membership::{MemberAction, OrganisationRole};
+use crate::settings::is_allowed;
 use credits::limits::SpendLimit;
 use ledger::StoreError;
 use rusqlite::types::Type;
@@ -67,6 +68,15 @@ pub struct Member {
     pub seen_at_ms: Option<i64>,
     /// Credits that the member may spend in a period.
     pub budget: Option<SpendLimit>,
+    /// Catalog ids of the models that the member's keys may use; empty allows all.
+    pub allowed_models: Vec<String>,
+}
+
+impl Member {
+    /// Returns whether the member's list has the model with this catalog id.
+    pub fn allows(&self, model: &str) -> bool {
+        is_allowed(&self.allowed_models, model)
+    }
 }
 
 /// An open invitation, with a hash instead of its secret token.
@@ -103,11 +113,13 @@ pub enum MemberOutcome {
 }
 
 /// What changes of a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEdit {
     Role(OrganisationRole),
     /// The credits that the member may spend in a period; `None`: as many as the organisation has.
     Budget(Option<SpendLimit>),
+    /// Catalog ids of the models that the member's keys may use; none: all.
+    Models(Vec<String>),
     Remove,
 }
 
@@ -116,7 +128,7 @@ pub enum MemberEdit {
 pub struct MemberChange<'a> {
     pub account: &'a str,
     pub person: &'a str,
-    pub edit: MemberEdit,
+    pub edit: &'a MemberEdit,
     /// The member who acts; `None` for an operator, who may do everything.
     pub by: Option<&'a str>,
     /// The member who gets the keys of a removed one; `None`: they are revoked.
@@ -190,7 +202,7 @@ impl OrganisationRows<'_> {
             connection
                 .prepare_cached(
                     "SELECT m.person, p.email, m.role, m.since_ms,
-                       (SELECT max(used_at_ms) FROM session WHERE account = m.person), m.budget
+                       (SELECT max(used_at_ms) FROM session WHERE account = m.person), m.budget, m.models
                      FROM membership m JOIN account p ON p.id = m.person
                      WHERE m.account = ?1 ORDER BY p.email",
                 )?
@@ -202,6 +214,7 @@ impl OrganisationRows<'_> {
                         since_ms: row.get(3)?,
                         seen_at_ms: row.get(4)?,
                         budget: budget_at(row, 5)?,
+                        allowed_models: models_at(row, 6)?,
                     })
                 })?
                 .collect()
@@ -249,14 +262,16 @@ impl OrganisationRows<'_> {
             keys_to,
         } = *change;
         self.0.write("change a member", |transaction| {
-            let Some((from, budget)) = find_member(transaction, account, person)? else {
+            let Some((from, terms)) = find_member(transaction, account, person)? else {
                 return Ok(MemberOutcome::NotFound);
             };
-            let (role, new_budget) = match edit {
-                MemberEdit::Role(role) => (Some(role), budget),
-                MemberEdit::Budget(budget) => (Some(from), budget),
-                MemberEdit::Remove => (None, None),
-            };
+            let (mut role, mut new_terms) = (Some(from), terms.clone());
+            match edit {
+                MemberEdit::Role(new) => role = Some(*new),
+                MemberEdit::Budget(budget) => new_terms.budget = *budget,
+                MemberEdit::Models(models) => new_terms.models.clone_from(models),
+                MemberEdit::Remove => (role, new_terms) = (None, MemberTerms::default()),
+            }
             let leaves = by == Some(person) && role.is_none();
             if let Some(by) = by.filter(|_| !leaves) {
                 let own = role_of(transaction, account, by)?;
@@ -281,8 +296,14 @@ impl OrganisationRows<'_> {
             }
             match role {
                 Some(role) => transaction.execute(
-                    "UPDATE membership SET role = ?3, budget = ?4 WHERE account = ?1 AND person = ?2",
-                    params![account, person, role.name(), new_budget.map(|it| it.to_string())],
+                    "UPDATE membership SET role = ?3, budget = ?4, models = ?5 WHERE account = ?1 AND person = ?2",
+                    params![
+                        account,
+                        person,
+                        role.name(),
+                        new_terms.budget.map(|it| it.to_string()),
+                        new_terms.models.join(" ")
+                    ],
                 )?,
                 None => end_membership(transaction, account, person)?,
             };
@@ -290,14 +311,14 @@ impl OrganisationRows<'_> {
                 end_keys(transaction, account, person, keys_to, line.at_ms)?;
             }
             end_invites(transaction, account, person, role)?;
-            let describe = |role: Option<OrganisationRole>, budget: Option<SpendLimit>| {
+            let describe = |role: Option<OrganisationRole>, terms: &MemberTerms| {
                 json!({"person": person, "role": role.map(OrganisationRole::name),
-                    "budget": budget.map(|budget| budget.to_string())})
+                    "budget": terms.budget.map(|budget| budget.to_string()), "models": terms.models})
             };
-            let mut after = describe(role, new_budget);
+            let mut after = describe(role, &new_terms);
             after["keys_to"] = json!(keys_to);
             let line = NewAuditLine {
-                before: describe(Some(from), budget).to_string(),
+                before: describe(Some(from), &terms).to_string(),
                 after: after.to_string(),
                 ..line
             };
@@ -818,19 +839,35 @@ pub(crate) fn role_of(
         .optional()
 }
 
-/// Returns the role and the budget of a member.
+/// What an organisation allows a member beside the role.
+#[derive(Clone, Default)]
+struct MemberTerms {
+    budget: Option<SpendLimit>,
+    models: Vec<String>,
+}
+
+/// Returns the role and the terms of a member.
 fn find_member(
     transaction: &Transaction<'_>,
     account: &str,
     person: &str,
-) -> rusqlite::Result<Option<(OrganisationRole, Option<SpendLimit>)>> {
+) -> rusqlite::Result<Option<(OrganisationRole, MemberTerms)>> {
     transaction
         .query_row(
-            "SELECT role, budget FROM membership WHERE account = ?1 AND person = ?2",
+            "SELECT role, budget, models FROM membership WHERE account = ?1 AND person = ?2",
             [account, person],
-            |row| Ok((role_at(row, 0)?, budget_at(row, 1)?)),
+            |row| {
+                let (budget, models) = (budget_at(row, 1)?, models_at(row, 2)?);
+                Ok((role_at(row, 0)?, MemberTerms { budget, models }))
+            },
         )
         .optional()
+}
+
+/// Reads allowed models from a column.
+fn models_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<String>> {
+    let text: String = row.get(column)?;
+    Ok(decode_models(&text))
 }
 
 /// Reads a budget from a column.

@@ -82,9 +82,10 @@ pub struct KeyOwner {
     /// JSON, or an empty text.
     pub settings: String,
     pub account_rates: String,
-    /// Id and budget of the key's membership, or empty texts.
+    /// Id, budget and allowed models of the key's membership, or empty texts.
     pub member_id: String,
     pub budget: String,
+    pub models: String,
     /// When the text by which the key was found ends; `None` but for a login.
     pub token_ends_at_ms: Option<i64>,
 }
@@ -95,6 +96,8 @@ pub struct KeyMember {
     /// Id of the membership: `ORGANISATION/PERSON`, by the ids of their accounts.
     pub id: Arc<str>,
     pub budget: Option<SpendLimit>,
+    /// Catalog ids of the models that the member's keys may use; empty allows all.
+    pub allowed_models: Arc<[String]>,
 }
 
 impl KeyMember {
@@ -103,7 +106,7 @@ impl KeyMember {
     /// # Errors
     /// Returns an error if the budget cannot be read. Without a budget, the member could spend
     /// everything.
-    pub fn decode(id: &str, budget: &str) -> Result<Option<Self>, StoreError> {
+    pub fn decode(id: &str, budget: &str, models: &str) -> Result<Option<Self>, StoreError> {
         if id.is_empty() {
             return Ok(None);
         }
@@ -116,8 +119,14 @@ impl KeyMember {
         Ok(Some(Self {
             id: id.into(),
             budget,
+            allowed_models: decode_models(models).into(),
         }))
     }
+}
+
+/// Reads the allowed models of a member from their text. No id has whitespace.
+pub(crate) fn decode_models(text: &str) -> Vec<String> {
+    text.split_whitespace().map(ToOwned::to_owned).collect()
 }
 
 /// Returns the id of a person's membership, by which the ledger counts what the member spends. It
@@ -139,6 +148,8 @@ pub struct KeyRow {
     pub settings: String,
     /// The person who made the key, if its account is an organisation's.
     pub member: Option<String>,
+    /// Allowed models of that person, as in [`KeyOwner`].
+    pub member_models: String,
     /// Whether it is the login of a program.
     pub is_login: bool,
 }
@@ -155,13 +166,16 @@ pub(crate) const MAY_SPEND: &str =
     "a.status = 'active' AND NOT EXISTS(SELECT 1 FROM payment_order p
   WHERE p.account = a.id AND p.clawback <> 'none' AND p.clawback = 'held')";
 
-/// SQL for the membership of the key `k` and its budget, as [`KeyMember::decode`] takes them.
+/// SQL for the membership of the key `k`, its budget and its models, as [`KeyMember::decode`] takes
+/// them.
 pub(crate) const KEY_MEMBER: &str = "CASE WHEN k.member IS NULL THEN '' ELSE k.account || '/' || k.member END,
-  ifnull((SELECT m.budget FROM membership m WHERE m.account = k.account AND m.person = k.member), '')";
+  ifnull((SELECT m.budget FROM membership m WHERE m.account = k.account AND m.person = k.member), ''),
+  ifnull((SELECT m.models FROM membership m WHERE m.account = k.account AND m.person = k.member), '')";
 
 pub(crate) const KEY_COLUMNS: &str =
     "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings, member,
-     EXISTS(SELECT 1 FROM login WHERE login.key = api_key.id)";
+     EXISTS(SELECT 1 FROM login WHERE login.key = api_key.id),
+     ifnull((SELECT m.models FROM membership m WHERE m.account = api_key.account AND m.person = api_key.member), '')";
 
 pub(crate) fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row
@@ -192,6 +206,7 @@ pub(crate) fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
         settings: row.get(7)?,
         member: row.get(8)?,
         is_login: row.get(9)?,
+        member_models: row.get(10)?,
     })
 }
 

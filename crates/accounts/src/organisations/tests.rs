@@ -851,7 +851,7 @@ fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
         let change = world.accounts.database().keys().key_change(&key.key_id);
         let change = change.unwrap().remove(0);
         // What edges get is the same.
-        let published = KeyMember::decode(&change.member_id, &change.budget);
+        let published = KeyMember::decode(&change.member_id, &change.budget, &change.models);
         assert_eq!(published.unwrap(), principal.member);
         (
             principal.member.unwrap().id.to_string(),
@@ -885,6 +885,71 @@ fn a_budget_is_of_the_member_and_reaches_each_of_their_keys() {
     assert_eq!(id, membership_id(&world.organisation, &bob));
     assert_eq!(budget.as_deref(), Some("7/total"));
     assert!(rev > before, "edges hear of it");
+}
+
+#[test]
+fn a_key_may_use_what_its_own_list_and_that_of_its_member_have() {
+    let world = world();
+    let ann = world.member("ann@example.com", OrganisationRole::Member);
+    let bob = world.member("bob@example.com", OrganisationRole::Member);
+    let admin = world.member("admin@example.com", OrganisationRole::Admin);
+    let set = |actor: &str, person: &str, models: &[&str]| {
+        let acting_by = by(actor);
+        world.accounts.with_actor(&acting_by, NOW).change_member(
+            MemberAuthority::Member,
+            &world.organisation,
+            person,
+            MemberEdit::Models(models.iter().map(|it| (*it).to_owned()).collect()),
+            None,
+        )
+    };
+    let keys = world.accounts.api_keys();
+    // Which of a, b and c the key may use, and the number of its last change.
+    let of = |key: &NewKey| {
+        let principal = keys.authenticate(&key.key, NOW).unwrap();
+        let change = world.accounts.database().keys().key_change(&key.key_id);
+        let change = change.unwrap().remove(0);
+        let published = KeyMember::decode(&change.member_id, &change.budget, &change.models);
+        assert_eq!(published.unwrap(), principal.member, "what edges get");
+        let allowed = ["a", "b", "c"].map(|model| principal.allows(model));
+        let listed = keys.keys(&world.organisation).unwrap().into_iter();
+        let listed = listed.filter(|one| one.id == key.key_id);
+        for one in listed {
+            assert_eq!(["a", "b", "c"].map(|model| one.allows(model)), allowed);
+        }
+        (allowed, change.at.rev)
+    };
+    let key = world.key(&ann).unwrap();
+    keys.change_key(None, &key.key_id, |set| {
+        set.allowed_models = vec!["a".into(), "b".into()];
+    })
+    .unwrap();
+    let (allowed, before) = of(&key);
+    assert_eq!(allowed, [true, true, false]);
+    set(&admin, &ann, &["b", "c"]).unwrap();
+    let (allowed, rev) = of(&key);
+    assert_eq!(allowed, [false, true, false]);
+    assert!(rev > before, "edges hear of it");
+    let (allowed, _) = of(&world.key(&ann).unwrap());
+    assert_eq!(allowed, [false, true, true], "a later key");
+    for (actor, person) in [(&ann, &ann), (&bob, &ann), (&admin, &world.owner)] {
+        let refused = set(actor, person, &[]);
+        assert!(matches!(refused, Err(AccountError::NotAllowed)));
+    }
+    let refused = set(&admin, &ann, &["b c"]);
+    assert!(matches!(refused, Err(AccountError::BadModels)));
+    world
+        .change(&admin, &ann, Some(OrganisationRole::Admin))
+        .unwrap();
+    assert_eq!(of(&key).0, [false, true, false], "a role leaves it");
+    set(&admin, &bob, &["c"]).unwrap();
+    let (_, before) = of(&key);
+    world.remove_and_hand_over(&ann, &bob);
+    let (allowed, rev) = of(&key);
+    assert_eq!(allowed, [false; 3]);
+    assert!(rev > before, "edges hear of it");
+    set(&admin, &bob, &[]).unwrap();
+    assert_eq!(of(&key).0, [true, true, false]);
 }
 
 #[test]

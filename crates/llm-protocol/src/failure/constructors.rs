@@ -157,6 +157,18 @@ impl Failure {
         failure
     }
 
+    /// Returns the failure for a key whose member of an organisation may not use this model. The
+    /// gateway's public address is `base_url`.
+    pub fn model_not_allowed_to_member(model: &str, base_url: &str) -> Self {
+        let mut failure = Self::model_not_allowed(model);
+        let model = failure.model.as_deref().unwrap_or_default();
+        failure.message = format!(
+            "The member of the organisation whose key this is may not use the model `{model}`. An \
+             owner or admin can allow it at {base_url}/dashboard/organisation"
+        );
+        failure
+    }
+
     /// Returns the failure for a path that does not support this method. `allowed` lists the
     /// supported methods.
     pub fn method_not_allowed(method: &str, path: &str, allowed: &[&str]) -> Self {

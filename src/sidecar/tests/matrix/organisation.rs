@@ -11,6 +11,8 @@ pub const ROUTES: &[RouteAccess] = &[
     ("POST", "/dashboard/organisation/invites/{id}/revoke", NONE),
     ("POST", "/dashboard/organisation/members/{id}/role", NONE),
     ("POST", "/dashboard/organisation/members/{id}/budget", NONE),
+    ("GET", "/dashboard/organisation/members/{id}/models", NONE),
+    ("POST", "/dashboard/organisation/members/{id}/models", NONE),
     ("GET", "/dashboard/organisation/members/{id}/remove", NONE),
     ("POST", "/dashboard/organisation/members/{id}/remove", NONE),
     ("GET", "/dashboard/switch", NONE),
