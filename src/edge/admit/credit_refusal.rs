@@ -36,7 +36,10 @@ pub(super) fn failure(
                 Spender::Member => (
                     Kind::MemberBudget,
                     "budget of this key's member",
-                    "An owner or admin of the organisation can raise it.".to_owned(),
+                    format!(
+                        "An owner or admin of the organisation can raise it at {}/dashboard/organisation",
+                        settings.base_url
+                    ),
                 ),
             };
             let ends = match period.end_ms(now_ms) {
@@ -182,6 +185,7 @@ mod tests {
         let supported = settings("mailto:help@corp.example");
         let short = "the available credits pay for 0; The input alone costs more".split("; ");
         let keys = format!("{base}/dashboard/keys");
+        let organisation = format!("can raise it at {base}/dashboard/organisation");
         for (of, period, parts) in [
             (
                 Spender::Key,
@@ -196,7 +200,7 @@ mod tests {
                 Period::Month,
                 [
                     "The budget of this key's member (month, until 1970-02-01T00:00:00.000Z) leaves",
-                    "An owner or admin of the organisation can raise it.",
+                    &*organisation,
                 ],
             ),
         ] {
