@@ -244,6 +244,28 @@ fn a_mailbox_has_one_trial_also_under_another_spelling() {
         let opened = sign_up(&accounts, &ledger, &signup, &stranger(email), NOW).unwrap();
         assert_eq!(opened.trial.is_some(), has_trial, "{email}");
     }
+    let by = Actor {
+        actor: "provider company".to_owned(),
+        address: "192.0.2.1".to_owned(),
+    };
+    for (email, granted) in [
+        ("an.nlee@gmail.com", "null"),
+        ("bob@gmail.com", "\"0.0003\""),
+    ] {
+        let identity = ProviderIdentity {
+            provider: "company".to_owned(),
+            issuer: "https://id.example.com".to_owned(),
+            subject: email.to_owned(),
+            email: email.to_owned(),
+            email_verified: true,
+            role: String::new(),
+        };
+        sign_up_with_identity(&accounts, &ledger, &signup, (&identity, ""), &by, NOW).unwrap();
+        let line = accounts.audit_log().rows(None, 1).unwrap().remove(0);
+        assert_eq!(line.act, "account.create");
+        let trial = format!("\"trial\":{granted}");
+        assert!(line.after.contains(&trial), "{email}: {}", line.after);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::views::AccountRows;
 use credits::money::Micro;
 use ledger::StoreError;
 use rusqlite::{OptionalExtension, Transaction, params};
+use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SignUpTerms<'a> {
@@ -102,7 +103,10 @@ impl AccountRows<'_> {
                     params![hash, row.id, row.created_at_ms],
                 )?;
             }
-            terms.audit_entry.iter().try_for_each(|act| audit::append(transaction, act))?;
+            if let Some(act) = &terms.audit_entry {
+                let after = if had_one { without_trial(act.after) } else { act.after.to_owned() };
+                audit::append(transaction, &AuditEntry { after: &after, ..*act })?;
+            }
             Ok(if had_one { OpenAccountOutcome::WithoutTrial } else { OpenAccountOutcome::Done })
         })
     }
@@ -234,6 +238,13 @@ pub(crate) fn revoke_keys(
          WHERE (account = ?1 OR member = ?1) AND status <> 'revoked'",
         params![account, now_ms],
     )
+}
+
+/// Returns the audit log's text of a new account for one that gets no trial.
+fn without_trial(after: &str) -> String {
+    let mut after: Value = serde_json::from_str(after).unwrap_or_default();
+    after["trial"] = Value::Null;
+    after.to_string()
 }
 
 /// Returns whether a mailbox had a trial, as a deleted account or under another spelling.
