@@ -21,7 +21,7 @@ use crate::notify::webhooks::{
     AddressPolicy, DeliveryLogRow, LOG_MS, MAX_LOG_ROWS, MAX_PENDING, MAX_URL_CHARS, OLD_SECRET_MS,
     ResendOutcome, WebhookEvent, WebhookUrl, Webhooks,
 };
-use accounts::session_id;
+use accounts::{MemberAction, session_id};
 use askama::Template;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -77,6 +77,7 @@ struct AlertsPage {
     email: String,
     offers_webhooks: bool,
     has_webhook: bool,
+    may_set_webhook: bool,
     /// Time and reason of the webhook's disabling, if it was disabled.
     disabled: Option<(Timestamp, String)>,
     /// Time until which messages are signed with the old secret too.
@@ -256,6 +257,7 @@ fn page(app: &SidecarState, user: &CurrentUser) -> Result<AlertsPage, PageError>
         email: user.account.email.clone(),
         offers_webhooks: settings.notifications.webhooks,
         has_webhook: webhook.is_some(),
+        may_set_webhook: user.role.may(MemberAction::ManageWebhook),
         disabled: webhook
             .as_ref()
             .and_then(|it| it.disabled.clone())
@@ -341,8 +343,9 @@ async fn dismiss(
     Ok(Redirect::to("/dashboard/alerts?done=seen").into_response())
 }
 
-/// Refuses the forms of webhooks if the operator offers none.
-fn require_webhooks(app: &SidecarState) -> Result<Webhooks, PageError> {
+/// Refuses the forms of webhooks to a role that may not set them, and if the operator offers none.
+fn require_webhooks(app: &SidecarState, user: &CurrentUser) -> Result<Webhooks, PageError> {
+    user.require(MemberAction::ManageWebhook)?;
     if app.settings.load().notifications.webhooks {
         Ok(Webhooks::new(&app.accounts))
     } else {
@@ -354,7 +357,7 @@ async fn set_webhook(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let webhooks = require_webhooks(&app)?;
+    let webhooks = require_webhooks(&app, &form.user)?;
     let typed = form.field("url").to_owned();
     let policy = AddressPolicy::new(&app.settings.load().notifications.private_networks);
     let url = match WebhookUrl::parse(&typed, &policy) {
@@ -399,7 +402,7 @@ async fn rotate(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let webhooks = require_webhooks(&app)?;
+    let webhooks = require_webhooks(&app, &form.user)?;
     let account = form_account(&form.user);
     let webhook = webhooks.find(&account)?.ok_or(PageError::NotFound)?;
     let replaced = form.field("once").to_owned();
@@ -433,6 +436,8 @@ async fn remove(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
+    // Also one that the operator offers no more.
+    form.user.require(MemberAction::ManageWebhook)?;
     let webhooks = Webhooks::new(&app.accounts);
     let account = form_account(&form.user);
     webhooks.find(&account)?.ok_or(PageError::NotFound)?;
@@ -458,7 +463,7 @@ async fn send_test(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let webhooks = require_webhooks(&app)?;
+    let webhooks = require_webhooks(&app, &form.user)?;
     let account = form_account(&form.user);
     let refuse = |status, fault: &str| {
         render_with_fault(&app, &form.user, AlertsForm::Webhook, status, fault)
@@ -491,7 +496,7 @@ async fn resend(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, PageError> {
-    let webhooks = require_webhooks(&app)?;
+    let webhooks = require_webhooks(&app, &form.user)?;
     let account = form_account(&form.user);
     let refuse = |status, fault: &str| {
         render_with_fault(&app, &form.user, AlertsForm::Webhook, status, fault)

@@ -24,6 +24,8 @@ pub enum MemberAction {
     ManageKeys,
     /// See the balance, and the usage of all members.
     SeeUsage,
+    /// Set the webhook, to which alerts go, and send its messages again.
+    ManageWebhook,
     /// Buy credits, redeem codes and read statements.
     ManageMoney,
     /// Invite members, change their roles and remove them.
@@ -48,10 +50,15 @@ impl OrganisationRole {
 
     /// Returns whether the role allows the action.
     pub fn may(self, action: MemberAction) -> bool {
-        use MemberAction::{ManageKeys, ManageMembers, ManageMoney, SeeUsage, UseKeys};
+        use MemberAction::{
+            ManageKeys, ManageMembers, ManageMoney, ManageWebhook, SeeUsage, UseKeys,
+        };
         match self {
             Self::Owner => true,
-            Self::Admin => matches!(action, UseKeys | ManageKeys | SeeUsage | ManageMembers),
+            Self::Admin => matches!(
+                action,
+                UseKeys | ManageKeys | SeeUsage | ManageMembers | ManageWebhook
+            ),
             Self::Billing => matches!(action, SeeUsage | ManageMoney),
             Self::Member => matches!(action, UseKeys),
         }
@@ -67,7 +74,9 @@ impl OrganisationRole {
 
 #[cfg(test)]
 mod tests {
-    use super::MemberAction::{ManageKeys, ManageMembers, ManageMoney, SeeUsage, UseKeys};
+    use super::MemberAction::{
+        ManageKeys, ManageMembers, ManageMoney, ManageWebhook, SeeUsage, UseKeys,
+    };
     use super::OrganisationRole::{Admin, Billing, Member, Owner};
     use super::*;
 
@@ -77,6 +86,7 @@ mod tests {
             (UseKeys, [true, true, false, true]),
             (ManageKeys, [true, true, false, false]),
             (SeeUsage, [true, true, true, false]),
+            (ManageWebhook, [true, true, false, false]),
             (ManageMoney, [true, false, true, false]),
             (ManageMembers, [true, true, false, false]),
         ];

@@ -285,13 +285,15 @@ async fn a_form_acts_on_no_other_account_than_its_page_showed() {
 }
 
 /// Beginnings of paths, and which roles may use what is below: owner, admin, billing, member.
-const ACCESS: [(&str, [bool; 4]); 8] = [
+const ACCESS: [(&str, [bool; 4]); 10] = [
     ("/dashboard/keys", [true, true, false, true]),
     ("/dashboard/playground", [true, true, false, true]),
     ("/dashboard/setup", [true, true, false, true]),
     ("/dashboard/live", [true, true, true, false]),
     ("/dashboard/conversations", [true, true, true, false]),
     ("/dashboard/spending", [true, true, true, false]),
+    ("/dashboard/alerts/webhook", [true, true, false, false]),
+    ("/dashboard/alerts/deliveries", [true, true, false, false]),
     ("/dashboard/alerts", [true, true, true, false]),
     ("/dashboard/statement", [true, false, true, false]),
 ];
