@@ -328,7 +328,10 @@ impl AuditedAccounts<'_> {
         domain: &str,
         is_claimed: bool,
     ) -> Result<(), AccountError> {
-        let domain = canonical_domain(domain.trim()).ok_or(AccountError::BadDomain)?;
+        let domain = canonical_domain(domain.trim());
+        // A name without a dot is a top-level domain, or one of a local network: nobody's own.
+        let domain = domain.filter(|domain| !is_claimed || domain.contains('.'));
+        let domain = domain.ok_or(AccountError::BadDomain)?;
         let what = json!({"domain": domain});
         let act = match is_claimed {
             true => "organisation.claim",

@@ -980,6 +980,7 @@ fn who_proves_a_mailbox_of_a_claimed_domain_becomes_a_member() {
         (&*other, "xn--bcher-kva.example", false, "NoMember"),
         (&*other, "ann@example.com", true, "BadDomain"),
         (&*other, "example..com", true, "BadDomain"),
+        (&*other, "com", true, "BadDomain"),
         (&*world.owner, "example.org", true, "NoMember"),
     ] {
         let refused = claim(account, domain, is_claimed).unwrap_err();
