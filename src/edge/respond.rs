@@ -68,7 +68,10 @@ pub async fn answer_malformed(
 ) -> Result<()> {
     ctx.record.route = RouteLabel::Malformed;
     ctx.record.reason = Some(reason.as_str());
-    let (head, body) = build(&mut ctx.record, failure)?;
+    let (mut head, mut body) = build(&mut ctx.record, failure)?;
+    if session.req_header().uri.path().starts_with("/dashboard") && wants_page(session) {
+        body = set_page(&mut head, &ctx.record, failure)?;
+    }
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
@@ -138,36 +141,46 @@ pub async fn send_failure_page(
     ctx: &mut RequestContext,
     failure: &Failure,
 ) -> Result<()> {
-    let has = |name: HeaderName, text: &[u8]| {
-        let value = session.req_header().headers.get(name);
-        value.is_some_and(|value| memchr::memmem::find(value.as_bytes(), text).is_some())
-    };
-    // A form is sent by a page, whatever its sender accepts.
-    let wants_page = has(header::ACCEPT, b"text/html")
-        || has(header::CONTENT_TYPE, b"application/x-www-form-urlencoded");
     if note_reset(session, ctx) {
         return Ok(());
     }
     let (mut head, mut body) = render(&mut ctx.record, failure)?;
     head.insert_header(header::CACHE_CONTROL, "no-store")?;
-    if wants_page {
-        // The page contains only the gateway's own text and nothing that a client sent.
-        body = failure_page(failure, &ctx.record.request_id).into();
-        head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
-        head.insert_header(
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; frame-ancestors 'none'",
-        )?;
-        head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
-        set_common_headers(&mut head, &ctx.record, &body)?;
+    if wants_page(session) {
+        body = set_page(&mut head, &ctx.record, failure)?;
     }
     let sent = send_short_rendered(session, head, body).await;
     note_unsent(session, ctx, sent)
 }
 
+fn wants_page(session: &Session) -> bool {
+    let has = |name: HeaderName, text: &[u8]| {
+        let value = session.req_header().headers.get(name);
+        value.is_some_and(|value| memchr::memmem::find(value.as_bytes(), text).is_some())
+    };
+    // A form is sent by a page, whatever its sender accepts.
+    has(header::ACCEPT, b"text/html")
+        || has(header::CONTENT_TYPE, b"application/x-www-form-urlencoded")
+}
+
+/// Makes the header of a failure that of a page. Returns the page.
+fn set_page(head: &mut ResponseHeader, record: &RequestRecord, failure: &Failure) -> Result<Bytes> {
+    // The page contains only the gateway's own text and nothing that a client sent.
+    let body = Bytes::from(failure_page(failure, &record.request_id));
+    head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
+    head.insert_header(
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; frame-ancestors 'none'",
+    )?;
+    head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
+    set_common_headers(head, record, &body)?;
+    Ok(body)
+}
+
 fn failure_page(failure: &Failure, request_id: &str) -> String {
     let (title, advice) = match failure.kind {
         Kind::BodyTooLarge => ("Too large", " Shorten the form and send it again."),
+        Kind::HeaderTooLarge => ("Too large", " Delete this site's cookies and try again."),
         _ => ("Not available", ""),
     };
     format!(

@@ -41,6 +41,17 @@ fn a_header_is_read_up_to_its_limits_and_no_further() {
         Chat.failure(&answer, 431, "invalid_request_error", None);
         assert!(connection.is_closed());
     }
+    let page = Request::get("/dashboard/sign-in").header("x-pad", &"x".repeat(33_000));
+    for (accepts, kind) in [
+        ("text/html", "text/html; charset=utf-8"),
+        ("*/*", "application/json"),
+    ] {
+        let answer = world.ask(&page.clone().header("accept", accepts));
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (431, Some(kind))
+        );
+    }
     // The gateway does not even read the rest of a far larger header.
     let mut connection = world.connect();
     connection.send(&of_bytes(&account.key, 900_000).bytes());
