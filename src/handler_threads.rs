@@ -10,10 +10,11 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use ledger::sqlite::writer::begin_writes_by;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task_local;
@@ -26,7 +27,7 @@ const MAX_CLIENT_REQUESTS: usize = MAX_REQUESTS / 8;
 const MAX_THREADS: usize = 2 * MAX_REQUESTS;
 /// Time after which a client gets the late answer. The limits inside the handlers are shorter, so
 /// they come first unless a thread is stuck.
-const TIMEOUT: Duration = Duration::from_secs(40);
+pub const TIMEOUT: Duration = Duration::from_secs(40);
 
 task_local! {
     /// The permit of the handler that runs.
@@ -82,16 +83,26 @@ async fn run_handler(
     response.unwrap_or_else(rules.refuse)
 }
 
-/// Returns the permit of the handler that runs, if this is one. Work that it starts on another
-/// thread keeps the permit, so that work which hangs counts for as long as it has a thread.
-pub fn current_permit() -> Option<Arc<HandlerPermit>> {
-    PERMIT.try_with(Arc::clone).ok()
+/// Wraps work that a handler starts on another thread. The work keeps the handler's permit, so that
+/// what hangs counts for as long as it has a thread. Its first write begins within this time and
+/// before the client gets the late answer, or fails.
+pub fn bound_work<T>(within: Duration, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let permit = PERMIT.try_with(Arc::clone).ok();
+    let by = Instant::now() + within;
+    let by = permit.as_ref().map_or(by, |permit| by.min(permit.ends_at));
+    move || {
+        let outcome = begin_writes_by(by, work);
+        drop(permit);
+        outcome
+    }
 }
 
 /// The right to run a handler.
 pub struct HandlerPermit {
     counts: Arc<Mutex<ClientCounts<HandlerClient>>>,
     clients: Vec<HandlerClient>,
+    /// Time at which the client gets the late answer.
+    ends_at: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -125,11 +136,16 @@ impl HandlerThreads {
         })
     }
 
-    fn acquire(&self, clients: Vec<HandlerClient>) -> Result<HandlerPermit, HandlerRefusal> {
+    fn acquire(
+        &self,
+        clients: Vec<HandlerClient>,
+        ends_at: Instant,
+    ) -> Result<HandlerPermit, HandlerRefusal> {
         let permit = Arc::clone(&self.permits).try_acquire_owned();
         let mut entered = HandlerPermit {
             counts: Arc::clone(&self.counts),
             clients: Vec::new(),
+            ends_at,
             _permit: permit.map_err(|_| HandlerRefusal::Stuck)?,
         };
         for client in clients {
@@ -148,17 +164,19 @@ impl HandlerThreads {
         timeout: Duration,
         handler: impl Future<Output = Response> + Send + 'static,
     ) -> Result<Response, HandlerRefusal> {
-        let permit = Arc::new(self.acquire(clients)?);
+        let ends_at = Instant::now() + timeout;
+        let permit = Arc::new(self.acquire(clients, ends_at)?);
         let runtime = self.runtime;
         // A handler ends when its client disconnects, which drops `_client`.
         let (_client, left) = oneshot::channel::<()>();
         let running = runtime.spawn_blocking(move || {
-            runtime.block_on(PERMIT.scope(permit, async {
+            let handler = PERMIT.scope(permit, async {
                 tokio::select! {
                     response = handler => Some(response),
                     _ = left => None,
                 }
-            }))
+            });
+            begin_writes_by(ends_at, || runtime.block_on(handler))
         });
         match tokio::time::timeout(timeout, running).await {
             Ok(Ok(Some(response))) => Ok(response),
@@ -172,6 +190,7 @@ impl HandlerThreads {
 mod tests {
     use super::*;
     use axum::response::IntoResponse as _;
+    use ledger::sqlite::writer::begins_too_late;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use tokio::task::JoinSet;
@@ -279,15 +298,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn work_of_a_handler_that_was_answered_late_begins_no_write() {
+        let threads = HandlerThreads::start("answered").unwrap();
+        for (is_late, timeout) in [(true, Duration::from_millis(20)), (false, TIMEOUT)] {
+            let (release, until) = sync_channel::<()>(0);
+            let (send, found) = sync_channel(2);
+            let handler = async move {
+                let _ = until.recv();
+                let apart = std::thread::spawn(bound_work(TIMEOUT, begins_too_late));
+                let _ = send.send(apart.join().unwrap());
+                let _ = send.send(begins_too_late());
+                "done".into_response()
+            };
+            let running = threads.run(Vec::new(), timeout, handler);
+            if is_late {
+                assert_eq!(running.await.err(), Some(HandlerRefusal::Stuck));
+                drop(release);
+            } else {
+                drop(release);
+                assert!(running.await.is_ok());
+            }
+            assert_eq!([found.recv(), found.recv()], [Ok(is_late); 2]);
+        }
+    }
+
+    #[tokio::test]
     async fn work_that_outlives_its_handler_keeps_the_permit() {
         let threads = HandlerThreads::start("outlived").unwrap();
         let (release, until) = sync_channel::<()>(0);
         let handler = async move {
-            let permit = current_permit();
-            std::thread::spawn(move || {
-                let _ = until.recv();
-                drop(permit);
-            });
+            std::thread::spawn(bound_work(TIMEOUT, move || until.recv()));
             "done".into_response()
         };
         let response = threads.run(vec![network(1)], TIMEOUT, handler).await;

@@ -4,6 +4,7 @@
 
 use super::error::AdminError;
 use crate::billing::Billing;
+use crate::handler_threads;
 use crate::payments::Payments;
 use crate::refused_requests::RefusedRequests;
 use accounts::{Account, Accounts};
@@ -70,7 +71,7 @@ impl AdminState {
             drop(permit);
             outcome
         };
-        tokio::task::spawn_blocking(work)
+        tokio::task::spawn_blocking(handler_threads::bound_work(handler_threads::TIMEOUT, work))
             .await
             .map_err(|error| AdminError::Internal(error.to_string()))?
     }

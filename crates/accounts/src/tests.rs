@@ -9,7 +9,9 @@ use config::{MAX_RATE, SignupMode, SignupSettings};
 use credits::money::Micro;
 use credits::trial::Trial;
 use ledger::Ledger;
+use ledger::sqlite::writer::begin_writes_by;
 use sha2::{Digest as _, Sha256};
+use std::time::Instant;
 use tempfile::TempDir;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -226,6 +228,26 @@ fn an_account_whose_e_mail_is_not_taken_any_more_still_signs_in() {
         .unwrap();
     assert_eq!(signed_in, Some(account));
     assert_eq!(accounts.find("deleted-acct_1").unwrap(), None);
+}
+
+#[test]
+fn a_change_begins_in_time_or_not_at_all() {
+    let (_folder, accounts) = world();
+    let create = |email| accounts.create_account(&new(email), NOW);
+    let now = Instant::now();
+    let late = begin_writes_by(now, || create("late@example.com"));
+    assert!(matches!(late, Err(AccountError::Store(error)) if error.is_storage_failure()));
+    assert_eq!(accounts.find("late@example.com").unwrap(), None);
+    let in_an_hour = now + std::time::Duration::from_secs(3_600);
+    begin_writes_by(in_an_hour, || create("soon@example.com")).unwrap();
+    // What follows the first write is made, and a panic leaves no time behind.
+    begin_writes_by(now, || {
+        assert!(create("first@example.com").is_err());
+        create("second@example.com").unwrap();
+    });
+    let panics = || begin_writes_by(now, || std::panic::resume_unwind(Box::new(())));
+    assert!(std::panic::catch_unwind(panics).is_err());
+    create("later@example.com").unwrap();
 }
 
 #[test]

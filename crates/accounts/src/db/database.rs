@@ -11,7 +11,7 @@ use ledger::postgres::{Domain, PostgresHome};
 use ledger::sqlite;
 use ledger::sqlite::Readers;
 use ledger::sqlite::row_cache::RowCache;
-use ledger::sqlite::writer::{WriteConnection, WriteCount};
+use ledger::sqlite::writer::{WriteConnection, WriteCount, begins_too_late};
 use rusqlite::{Connection, Transaction};
 use std::path::Path;
 use std::sync::Arc;
@@ -174,7 +174,8 @@ impl AppDb {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
-    /// Runs one `BEGIN IMMEDIATE` transaction.
+    /// Runs one `BEGIN IMMEDIATE` transaction, unless it is too late for it: see
+    /// [`ledger::sqlite::writer::begin_writes_by`].
     pub(crate) fn write<T>(
         &self,
         operation: &'static str,
@@ -183,6 +184,11 @@ impl AppDb {
         let mut writer = self.writer.lock();
         let work = || {
             let transaction = copy::begin(&mut writer, self.copy.as_ref())?;
+            if begins_too_late() {
+                let why = "the client got the answer that its change failed".to_owned();
+                let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+                return Err(rusqlite::Error::SqliteFailure(code, Some(why)));
+            }
             let value = change(&transaction)?;
             transaction.commit()?;
             Ok(value)

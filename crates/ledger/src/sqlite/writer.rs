@@ -4,9 +4,36 @@
 //! This file must not run a statement.
 
 use rusqlite::Connection;
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+thread_local! {
+    /// Time by which the next write of this thread must begin; `None`: it may wait for its turn.
+    static BEGIN_BY: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Runs work whose first write begins by a time, or fails: a client whose change was reported as
+/// failed must not find it made later. Nothing that follows the first write is refused, so that no
+/// change stays half made.
+pub fn begin_writes_by<T>(by: Instant, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Instant>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            BEGIN_BY.set(self.0);
+        }
+    }
+    let _before = Restore(BEGIN_BY.replace(Some(by)));
+    work()
+}
+
+/// Returns whether the write that gets its turn now is the first one under [`begin_writes_by`], and
+/// too late.
+pub fn begins_too_late() -> bool {
+    BEGIN_BY.take().is_some_and(|by| Instant::now() >= by)
+}
 
 pub struct WriteConnection {
     connection: Mutex<Connection>,
