@@ -292,7 +292,8 @@ impl<'a> OutboundRequest<'a> {
         quote::quote(self.model, self.surface, summary, text_bytes, min_output)
     }
 
-    /// Encodes the request again with an output limit of at most `limit`, if the limit is lower.
+    /// Encodes the request again with an output limit of at most `limit`, if the limit is lower. A
+    /// limit that is changed anyway is also lowered to what the model takes.
     pub fn clamp_output(
         &self,
         quoted: QuotedRequest,
@@ -301,6 +302,7 @@ impl<'a> OutboundRequest<'a> {
         if !quoted.is_lowered_by(limit) {
             return Ok(quoted.encoded);
         }
+        let limit = limit.min(self.model.max_output_tokens);
         let translated = quoted.translated;
         let budget = clamp_thinking_budget(
             self.settings,

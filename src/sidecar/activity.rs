@@ -105,6 +105,10 @@ async fn list(
     show_list(&app, &user, viewed, query)
 }
 
+/// Says what the id of a price list is. Holders have no page of a list.
+const IS_PRICE_LIST: &str = "This is the id of a price list. The receipt of each response that was billed by it shows its \
+                             prices.";
+
 /// Shows the responses of `viewed`, for its holder or an operator.
 pub fn show_list(
     app: &SidecarState,
@@ -116,8 +120,10 @@ pub fn show_list(
     let account = &viewed.id;
     let mut read = query.filter();
     if !query.q.is_empty() && read.is_ok() {
-        match find(app, &viewed, query.q.trim())? {
+        let id = query.q.trim();
+        match find(app, &viewed, id)? {
             Some(path) => return Ok(Redirect::to(&path).into_response()),
+            None if app.billing.pages().price_list(id)?.is_some() => read = Err(IS_PRICE_LIST),
             None => read = Err("No response or conversation of this account has this id."),
         }
     }

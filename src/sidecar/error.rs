@@ -31,6 +31,8 @@ pub enum PageError {
     Archived(String),
     /// The disk has no room or does not answer. The text is for the log only.
     Storage(String),
+    /// The page would have to read more than a page may. The text is for the log only.
+    TooMuch(String),
     /// An internal error occurred. The text is for the log only.
     Internal(String),
 }
@@ -40,6 +42,7 @@ impl From<StoreError> for PageError {
         match error {
             StoreError::SegmentUnavailable(why) => Self::Archived(why),
             error if error.is_storage_failure() => Self::Storage(error.to_string()),
+            error if error.is_endless_read() => Self::TooMuch(error.to_string()),
             error => Self::Internal(error.to_string()),
         }
     }

@@ -96,6 +96,11 @@ impl PageError {
                 "The gateway's disk does not answer",
                 "The gateway cannot read or write its files at the moment. Try again soon. If you made a change, check whether it was saved.",
             ),
+            Self::TooMuch(_) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Too much to read",
+                "This page would have to read more than a page may. Ask for less, by a filter or a shorter time.",
+            ),
             Self::Internal(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "Something went wrong",
@@ -108,7 +113,7 @@ impl PageError {
     fn report(&self) -> Option<String> {
         let what = match self {
             Self::Archived(what) => what,
-            Self::Storage(what) | Self::Internal(what) => {
+            Self::Storage(what) | Self::TooMuch(what) | Self::Internal(what) => {
                 METRICS.ledger_error("accounts");
                 what
             }

@@ -213,6 +213,17 @@ fn a_thinking_budget_is_lowered_with_the_limit_and_never_below_what_the_vendor_t
 }
 
 #[test]
+fn a_limit_that_is_lowered_is_one_that_the_model_takes() {
+    let world = World::new();
+    let body = Messages.body("input=10 output=10", false, 1_000_000);
+    let account = world.funded(hold(Messages, &body, 100_000));
+    let answer = world.ask(&Messages.request(&account.key, &body));
+    answer.has_header("x-gateway-warnings", "clamped:max_tokens");
+    let sent: Value = serde_json::from_str(world.vendor.last()["body"].as_str().unwrap()).unwrap();
+    assert_eq!((answer.status, &sent["max_tokens"]), (200, &json!(64_000)));
+}
+
+#[test]
 fn where_no_limit_is_given_one_is_put_in_that_the_account_can_pay() {
     let (world, account) = World::with_funds(20_000_000);
     let mut body = Chat.body("input=10 output=10", false, 1);

@@ -276,6 +276,17 @@ impl Ledger {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
+    /// Runs a read of a few rows on which a request waits. No slow page holds it up.
+    pub(crate) fn read_for_request<T>(
+        &self,
+        operation: &'static str,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with_reserved(read)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
     /// Opens the connections for point reads, so that no thread that serves requests opens a file.
     ///
     /// # Errors

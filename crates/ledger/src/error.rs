@@ -76,6 +76,12 @@ impl StoreError {
         }
     }
 
+    /// Returns whether a read was ended because it took too much work. The same call fails again.
+    pub fn is_endless_read(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. }
+            if source.sqlite_error_code() == Some(ErrorCode::OperationInterrupted))
+    }
+
     /// Returns whether the disk has no room or does not answer, so that the same call may succeed
     /// later.
     pub fn is_storage_failure(&self) -> bool {

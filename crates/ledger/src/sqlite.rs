@@ -467,11 +467,18 @@ pub(crate) fn warm_up(connection: &Connection, operation: &'static str) -> Resul
         .map_err(|source| StoreError::Sqlite { operation, source })
 }
 
+/// Maximum work of a read in a pool, in instructions of SQLite's machine: about half a second of
+/// CPU time. Without it, a slow read of a page would hold its connection for as long as it likes.
+const MAX_READ_STEPS: i32 = 50_000_000;
+
 /// Connections for point reads of a few microseconds. The pool grows to the number of connections
-/// that were ever busy at the same time, up to a limit.
+/// that were ever busy at the same time, up to a limit. A read of more than [`MAX_READ_STEPS`] ends
+/// with the error `OperationInterrupted`.
 pub struct Readers {
     first: Mutex<Connection>,
     more: Vec<Mutex<Option<Connection>>>,
+    /// Only for [`Self::with_reserved`].
+    reserved: Mutex<Option<Connection>>,
     path: PathBuf,
     operation: &'static str,
 }
@@ -482,11 +489,12 @@ impl Readers {
     /// # Errors
     /// Returns an error if the file, which must exist, cannot be opened.
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
-        let first = Mutex::new(open_reader(path, operation)?);
+        let first = Mutex::new(open_pooled(path, operation)?);
         let more = (1..count).map(|_| Mutex::new(None)).collect();
         Ok(Self {
             first,
             more,
+            reserved: Mutex::default(),
             path: path.to_owned(),
             operation,
         })
@@ -502,11 +510,11 @@ impl Readers {
             &self.first.lock().unwrap_or_else(PoisonError::into_inner),
             self.operation,
         )?;
-        for slot in &self.more {
+        for slot in self.more.iter().chain([&self.reserved]) {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             let opened = match slot.take() {
                 Some(opened) => opened,
-                None => open_reader(&self.path, self.operation)?,
+                None => open_pooled(&self.path, self.operation)?,
             };
             warm_up(&opened, self.operation)?;
             *slot = Some(opened);
@@ -519,7 +527,7 @@ impl Readers {
     /// # Errors
     /// Returns an error if the file cannot be read.
     pub fn check(&self) -> Result<(), StoreError> {
-        self.with(|connection| {
+        self.with_reserved(|connection| {
             connection
                 .execute_batch("PRAGMA shrink_memory")
                 .map_err(|source| StoreError::sqlite(self.operation, source))?;
@@ -548,9 +556,32 @@ impl Readers {
     /// order: a page cache is valid until the next commit, so using fewer connections reloads fewer
     /// pages.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        self.with_free(read)
+            .unwrap_or_else(|read| read(&self.first.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Runs a read on which a request waits: see [`Self::with`]. If all connections are busy, it
+    /// has one that other reads do not use, so that it does not wait for a slow page.
+    pub fn with_reserved<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        let read = match self.with_free(read) {
+            Ok(value) => return value,
+            Err(read) => read,
+        };
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserved.is_none() {
+            *reserved = open_pooled(&self.path, self.operation).ok();
+        }
+        match &*reserved {
+            Some(connection) => read(connection),
+            None => read(&self.first.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Runs `read` on the first free connection, or returns it if all are busy.
+    fn with_free<T, R: FnOnce(&Connection) -> T>(&self, read: R) -> Result<T, R> {
         match self.first.try_lock() {
-            Ok(connection) => return read(&connection),
-            Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
+            Ok(connection) => return Ok(read(&connection)),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(read(&poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => {}
         }
         for slot in &self.more {
@@ -560,20 +591,49 @@ impl Readers {
                 Err(TryLockError::WouldBlock) => continue,
             };
             if slot.is_none() {
-                *slot = open_reader(&self.path, self.operation).ok();
+                *slot = open_pooled(&self.path, self.operation).ok();
             }
             if let Some(connection) = &*slot {
-                return read(connection);
+                return Ok(read(connection));
             }
         }
-        read(&self.first.lock().unwrap_or_else(PoisonError::into_inner))
+        Err(read)
     }
+}
+
+/// Opens a connection of a pool, whose reads are bounded.
+fn open_pooled(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    let mut connection = open_reader(path, operation)?;
+    connection
+        .progress_handler(MAX_READ_STEPS, Some(|| true))
+        .map_err(|source| StoreError::Sqlite { operation, source })?;
+    Ok(connection)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_read_without_an_end_is_ended_and_the_next_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        open(&path, "open x").unwrap();
+        let readers = Readers::open(&path, 1, "read x").unwrap();
+        let count_to = |last: i64| {
+            let sql =
+                "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                       SELECT count(*) FROM n";
+            let counted = readers
+                .with(|connection| connection.query_row(sql, [last], |row| row.get::<_, i64>(0)));
+            counted.map_err(|source| StoreError::sqlite("count", source))
+        };
+        assert!(count_to(i64::MAX).unwrap_err().is_endless_read());
+        // Each number takes about 16 steps.
+        let many = i64::from(MAX_READ_STEPS / 32);
+        assert_eq!(count_to(many).unwrap(), many);
+    }
 
     #[test]
     fn readers_are_opened_when_those_there_are_busy_and_then_waited_for() {
@@ -618,6 +678,8 @@ mod tests {
                     has_begun.recv().unwrap();
                     let early = is_done.recv_timeout(Duration::from_millis(50));
                     assert!(early.is_err(), "the third has to wait");
+                    let reserved = readers.with_reserved(|connection| answer(connection));
+                    assert_eq!(reserved, 42, "a request does not");
                     third
                 })
             });

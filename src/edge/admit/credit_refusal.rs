@@ -135,9 +135,19 @@ fn where_to_get_credits(settings: &Settings) -> String {
     if settings.payments.is_some() {
         return format!("Buy credits: {}{CREDITS_PATH}", settings.base_url);
     }
-    match &settings.support {
-        Some(support) => format!("For more credits: {}", support.shown()),
-        None => format!("Your credits: {}/dashboard", settings.base_url),
+    let mut places = Vec::new();
+    if settings.codes {
+        places.push(format!(
+            "Redeem a code: {}{CREDITS_PATH}",
+            settings.base_url
+        ));
+    }
+    if let Some(support) = &settings.support {
+        places.push(format!("For more credits: {}", support.shown()));
+    }
+    match places.is_empty() {
+        true => format!("Your credits: {}/dashboard", settings.base_url),
+        false => places.join(" "),
     }
 }
 
@@ -217,6 +227,11 @@ mod tests {
         }
         let broke = |settings| failure(&insufficient, settings, None, 0).message;
         assert!(broke(&supported).ends_with("For more credits: help@corp.example"));
+        let mut takes_codes = settings("help@corp.example");
+        takes_codes.codes = true;
+        assert!(broke(&takes_codes).ends_with(&format!(
+            "Redeem a code: {base}/dashboard/credits For more credits: help@corp.example"
+        )));
         let mut selling = settings("help@corp.example");
         let text = concat!(
             include_str!("../../../conf/local.yaml"),

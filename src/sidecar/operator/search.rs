@@ -198,6 +198,12 @@ fn find(app: &SidecarState, term: &str) -> Result<SearchResult, StoreError> {
             )),
         });
     }
+    if let Some(account) = app.billing.ledger().pages().account_of_conversation(term)? {
+        return Ok(SearchResult::Page(format!(
+            "/dashboard/operator/accounts/{account}/conversations/{}",
+            encode_segment(term)
+        )));
+    }
     let matching = app.accounts.directory().search(term, None, 2)?;
     Ok(match matching.as_slice() {
         [] => SearchResult::Nothing(nothing.unwrap_or(

@@ -22,6 +22,14 @@ async fn an_id_leads_to_its_page_and_to_no_other_account_s() {
         assert_eq!(theirs.status, 422);
         assert!(theirs.body.contains("has this id"), "{}", theirs.body);
     }
+    let version = world.price().version;
+    let prices = format!("/dashboard/activity?q={version}");
+    let page = world.get(&prices, &cookie).await;
+    assert!(
+        page.body.contains("the id of a price list"),
+        "{}",
+        page.body
+    );
     for bad in [
         "req_0",
         "%22%3E%3Cscript%3E",

@@ -23,9 +23,10 @@ const ATTEMPT_PREFIX: &str = "attempt:";
 /// Stored name of a line with the outcome of an attempt, whose object is `line SEQ`.
 const OUTCOME_ACT: &str = "outcome";
 
-/// SQL of all attempts and other actions, each with the line of its outcome.
+/// SQL of all attempts and other actions, each with the line of its outcome. The plus keeps SQLite
+/// from reading all outcomes for each line, by the index of `act`.
 const ACTS_WITH_OUTCOMES: &str =
-    "audit a LEFT JOIN audit o ON o.object = 'line ' || a.seq AND o.act = 'outcome'
+    "audit a LEFT JOIN audit o ON o.object = 'line ' || a.seq AND +o.act = 'outcome'
      WHERE a.act <> 'outcome'";
 
 /// An action for the audit log.

@@ -174,6 +174,17 @@ impl AppDb {
             .map_err(|source| StoreError::sqlite(operation, source))
     }
 
+    /// Runs a read of a few rows on which a request waits. No slow page holds it up.
+    pub(crate) fn read_for_request<T>(
+        &self,
+        operation: &'static str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers
+            .with_reserved(query)
+            .map_err(|source| StoreError::sqlite(operation, source))
+    }
+
     /// Runs one `BEGIN IMMEDIATE` transaction, unless it is too late for it: see
     /// [`ledger::sqlite::writer::begin_writes_by`].
     pub(crate) fn write<T>(

@@ -69,7 +69,7 @@ impl KeyRows<'_> {
     }
 
     fn read_key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
-        self.0.read("look up a key", |connection| {
+        self.0.read_for_request("look up a key", |connection| {
             let owner = |row: &Row<'_>| {
                 Ok(KeyOwner {
                     key: row.get(0)?,

@@ -1,6 +1,7 @@
 //! Tests of the notices in `app.db`: mail, webhooks and alerts, and the migration that brings them.
 
 use super::alerts::{AlertNoticeRow, AlertNotices};
+use super::audit::AuditFilter;
 use super::links::OneTimeLinkRow;
 use super::mail::{MailQueueLimits, MailQueueSummary, OutgoingMailRow, QueueMailOutcome};
 use super::webhooks::{DeliveryAttempt, NewDelivery, QueueDeliveryOutcome};
@@ -548,4 +549,28 @@ fn an_administrator_with_an_identity_alone_can_sign_in() {
     assert_eq!(lower(), crate::CloseAccountOutcome::Done);
     assert_eq!(acting.unlink_identities("two", "other").unwrap(), 0);
     assert_eq!(acting.unlink_identities("two", "company").unwrap(), 1);
+}
+
+#[test]
+fn an_account_with_many_lines_in_the_audit_log_has_a_page_of_them() {
+    const ATTEMPTS: i64 = 10_000;
+    let (_folder, db) = world();
+    let lines = "WITH RECURSIVE line(seq) AS (VALUES(1001) UNION ALL SELECT seq + 2 FROM line WHERE seq < 1001 + 2 * ?1 - 2)
+                 INSERT INTO audit(seq, at_ms, actor, address, act, object, before, after, prev, hash)";
+    db.with_writer(|connection| {
+        for rest in [
+            "SELECT seq, seq, 'me', '', 'attempt:key.create', 'b', '', '', zeroblob(32), zeroblob(32) FROM line",
+            "SELECT seq + 1, seq, 'me', '', 'outcome', 'line ' || seq, '', '{}', zeroblob(32), zeroblob(32) FROM line",
+        ] {
+            connection.execute(&format!("{lines} {rest}"), [ATTEMPTS]).unwrap();
+        }
+    });
+    let of_b = AuditFilter {
+        account: Some("b".to_owned()),
+        ..AuditFilter::default()
+    };
+    // A read with much work fails.
+    let rows = db.audit().find_audit_rows(&of_b, None, 50).unwrap();
+    let newest: Vec<_> = rows.iter().map(|row| row.seq).take(2).collect();
+    assert_eq!((rows.len(), newest), (50, vec![20_999, 20_997]));
 }

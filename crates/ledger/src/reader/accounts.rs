@@ -55,20 +55,21 @@ impl LedgerRows<'_> {
         account: &str,
         instance_id: &str,
     ) -> Result<Option<LedgerAccount>, StoreError> {
-        self.0.read("read an account's balance", |connection| {
-            connection
-                .prepare_cached(
-                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited,
+        self.0
+            .read_for_request("read an account's balance", |connection| {
+                connection
+                    .prepare_cached(
+                        "SELECT a.paid, a.trial, a.trial_ends_at, a.credited,
                        iif(a.applied_by = i.number, a.applied_paid, ifnull(p.paid, 0)),
                        iif(a.applied_by = i.number, a.applied_trial, ifnull(p.trial, 0)),
                        (SELECT ifnull(sum(paid), 0) FROM claim WHERE account = ?1 AND boot <> ?2),
                        (SELECT ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2)
                      FROM account a LEFT JOIN instance i ON i.boot = ?2
                        LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
-                )?
-                .query_row([account, instance_id], account_row)
-                .optional()
-        })
+                    )?
+                    .query_row([account, instance_id], account_row)
+                    .optional()
+            })
     }
 
     /// Returns the ids of the instances whose applied endings or claims are still stored.

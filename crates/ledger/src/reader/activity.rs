@@ -136,6 +136,23 @@ impl LedgerPages<'_> {
         })
     }
 
+    /// Returns the account that has a conversation; `None` if no account has it. Looks at every
+    /// account, which takes microseconds each.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read.
+    pub fn account_of_conversation(&self, id: &str) -> Result<Option<String>, StoreError> {
+        let operation = "look for a conversation";
+        self.0.index().read_index(operation, |tables| {
+            let owner = |row: &Row<'_>| row.get(0);
+            tables
+                .connection()
+                .prepare_cached(&conversation_owner_sql(tables))?
+                .query_row([id], owner)
+                .optional()
+        })
+    }
+
     /// Returns the initial credits of the account's trial.
     ///
     /// # Errors
@@ -176,6 +193,15 @@ fn conversation_sql(tables: IndexTables<'_>) -> String {
         "SELECT name, began_at, last_at, turns, credits, input, cache_read, output FROM $.conversation
          WHERE account = ?1 AND name = ?2 AND turns > 0",
     )
+}
+
+fn conversation_owner_sql(tables: IndexTables<'_>) -> String {
+    let accounts = tables.union("SELECT id, name FROM $.account");
+    let owners = tables.union(&format!(
+        "SELECT owner.name FROM ({accounts}) AS owner CROSS JOIN $.conversation AS found
+         ON found.account = owner.id AND found.name = ?1 WHERE found.turns > 0"
+    ));
+    format!("{owners} LIMIT 1")
 }
 
 const TRIAL: &str = "SELECT d_trial FROM entry WHERE kind = 'trial' AND ref = ?1";

@@ -23,7 +23,7 @@ impl LedgerRows<'_> {
         first_day: i64,
         instance_id: &str,
     ) -> Result<KeySpend, StoreError> {
-        self.0.read("read a key's spending", |connection| {
+        self.0.read_for_request("read a key's spending", |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT

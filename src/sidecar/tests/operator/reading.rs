@@ -88,6 +88,7 @@ async fn every_id_leads_somewhere_or_is_named() {
         (&shown.replace('…', "%E2%80%A6"), &account),
         (&version, &format!("/dashboard/operator/prices/{version}")),
         ("invoice+7", &format!("{account}?entry=")),
+        ("c0", &format!("{account}/conversations/c0")),
     ] {
         let found = root
             .get(&format!("/dashboard/operator/search?q={term}"))

@@ -141,6 +141,8 @@ fn the_sums_beside_the_entries_are_what_was_taken_once_for_each_request() {
             .unwrap()
             .is_none()
     );
+    let owner = |id| ledger.pages().account_of_conversation(id).unwrap();
+    assert_eq!((owner("c1").as_deref(), owner("c9")), (Some(ACCOUNT), None));
     assert_eq!(ledger.pages().last_ending_seq(ACCOUNT).unwrap(), 5);
     assert_eq!(ledger.pages().last_ending_seq("acct_b").unwrap(), 0);
 }
