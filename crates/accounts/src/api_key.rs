@@ -14,8 +14,8 @@ use crate::db::{
 };
 use crate::key_settings::{KeySettings, RateSettings};
 use crate::membership::MemberAction;
-use crate::name::is_readable;
 use crate::settings::is_allowed;
+use base::readable_name::is_readable;
 use ledger::StoreError;
 use std::sync::Arc;
 

@@ -31,7 +31,6 @@ mod limits;
 mod links;
 mod mailbox;
 mod membership;
-mod name;
 mod organisations;
 mod password;
 mod playground;
@@ -65,8 +64,8 @@ pub use key::{
     shown_text as shown_key_text,
 };
 pub use limits::{
-    MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH, MAX_KEY_NAME_CHARS,
-    MAX_LIVE_KEYS, MAX_ORGANISATION_NAME_CHARS,
+    MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, MAX_INVITE_MS, MAX_INVITES_PER_BATCH,
+    MAX_KEY_NAME_CHARS, MAX_LIVE_KEYS, MAX_ORGANISATION_NAME_CHARS,
 };
 pub use links::{LinkPurpose, NewOneTimeLink, OneTimeLink};
 pub use mailbox::email_key;

@@ -24,8 +24,8 @@ pub use crate::db::organisations::{
 };
 use crate::db::organisations::{MemberChange, MemberInviteRow, MemberOutcome};
 use crate::membership::OrganisationRole;
-use crate::name::is_readable;
 use crate::settings::validate_models;
+use base::readable_name::is_readable;
 use config::canonical_domain;
 use ledger::StoreError;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Provides the foundation of all parts of the gateway: time, files, queues, failpoints and
-//! telemetry.
+//! Provides the foundation of all parts of the gateway: time, files, queues, failpoints, telemetry
+//! and the rule for readable names.
 //!
 //! This crate must not depend on requests, accounts, entries or settings.
 
@@ -14,5 +14,6 @@ pub mod failpoint;
 pub mod file_owner;
 pub mod postgres_url;
 pub mod queue;
+pub mod readable_name;
 pub mod regular_file;
 pub mod telemetry;

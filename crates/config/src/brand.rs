@@ -7,6 +7,7 @@
 use super::raw;
 use super::source::{FileChecks, SourceFile};
 use super::validator::ConfigValidator;
+use base::readable_name::is_readable;
 use base::regular_file::open_regular;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -20,6 +21,9 @@ const MAX_LOGO_BYTES: usize = 32_768;
 
 /// First bytes of each PNG file.
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+/// Namespace of SVG. Browsers do not draw a file whose root element has another one or none.
+const SVG_NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
 /// Elements of an SVG file that only draw.
 const DRAWING_ELEMENTS: &[&str] = &[
@@ -104,8 +108,10 @@ impl ConfigValidator {
             let says = format!("must have 1 to {MAX_NAME_CHARS} characters, not {length}");
             self.add_fault("brand.name", says);
         }
-        if name.chars().any(char::is_control) {
-            self.add_fault("brand.name", "must be one line, without control characters");
+        if !is_readable(name) {
+            let says = "must be one line, without control characters and invisible ones, such as \
+                        U+202E, which turns the text after it around";
+            self.add_fault("brand.name", says);
         }
         let accent = section.accent.as_deref().and_then(|text| {
             let colour = parse_colour(text);
@@ -187,7 +193,7 @@ fn read_logo(file: &Path) -> Result<BrandLogo, String> {
 /// Checks that an SVG file only draws. The file must not have document types or entities.
 fn check_svg(text: &str) -> Result<(), String> {
     let mut rest = text.trim_start_matches('\u{feff}').trim_start();
-    let mut is_first = true;
+    let mut root = None;
     while let Some(start) = rest.find('<') {
         rest = rest.get(start..).unwrap_or_default();
         let end_mark = if rest.starts_with("<!--") {
@@ -197,12 +203,12 @@ fn check_svg(text: &str) -> Result<(), String> {
         } else if rest.starts_with("</") {
             ">"
         } else {
-            let (name, after) = check_element(rest)?;
-            if is_first && name != "svg" {
-                return Err("is neither an SVG nor a PNG file".to_owned());
+            let element = check_element(rest)?;
+            rest = element.after;
+            let root = root.get_or_insert(element);
+            if root.name != "svg" {
+                break;
             }
-            is_first = false;
-            rest = after;
             continue;
         };
         let end = rest
@@ -210,28 +216,57 @@ fn check_svg(text: &str) -> Result<(), String> {
             .ok_or_else(|| "has a tag without an end".to_owned())?;
         rest = rest.get(end + end_mark.len()..).unwrap_or_default();
     }
-    if is_first {
-        return Err("is neither an SVG nor a PNG file".to_owned());
+    let root = root.filter(|root| root.name == "svg");
+    let root = root.ok_or_else(|| "is neither an SVG nor a PNG file".to_owned())?;
+    if root.namespace != Some(SVG_NAMESPACE) {
+        return Err(format!(
+            "lacks xmlns=\"{SVG_NAMESPACE}\" in its element <svg>: browsers do not draw it without that"
+        ));
     }
     Ok(())
 }
 
-/// Checks the element whose tag is at the start of `text`. Returns its name, and the text after the
-/// tag.
-fn check_element(text: &str) -> Result<(&str, &str), String> {
+/// An element's tag that passed the checks.
+struct CheckedElement<'t> {
+    name: &'t str,
+    namespace: Option<&'t str>,
+    /// The text after the tag.
+    after: &'t str,
+}
+
+/// Checks the element whose tag is at the start of `text`.
+fn check_element(text: &str) -> Result<CheckedElement<'_>, String> {
     let broken = || "has a tag that cannot be read".to_owned();
     let inside = text.strip_prefix('<').ok_or_else(broken)?;
     let (name, mut rest) = split_name(inside);
     if !DRAWING_ELEMENTS.contains(&name) {
+        let what = match inside.chars().next() {
+            Some('!') => "the declaration",
+            Some('?') => "the processing instruction",
+            _ if name.is_empty() => return Err(broken()),
+            _ => "the element",
+        };
+        let end = inside.find(|letter: char| letter.is_whitespace() || letter == '>');
+        let found = match name {
+            "" => inside
+                .get(..end.unwrap_or(inside.len()))
+                .unwrap_or_default(),
+            name => name,
+        };
         return Err(format!(
-            "contains the element <{name}>: only elements that draw are allowed, no scripts, styles, \
+            "contains {what} <{found}>: only elements that draw are allowed, no scripts, styles, \
              images, animations or document types"
         ));
     }
+    let mut namespace = None;
     loop {
         rest = rest.trim_start();
         if let Some(after) = rest.strip_prefix("/>").or_else(|| rest.strip_prefix('>')) {
-            return Ok((name, after));
+            return Ok(CheckedElement {
+                name,
+                namespace,
+                after,
+            });
         }
         let (attribute, after) = split_name(rest);
         let value = after.trim_start().strip_prefix('=').map(str::trim_start);
@@ -243,6 +278,9 @@ fn check_element(text: &str) -> Result<(&str, &str), String> {
             .and_then(|value| value.split_once(quote))
             .ok_or_else(broken)?;
         check_attribute(attribute, value)?;
+        if attribute == "xmlns" {
+            namespace = Some(value);
+        }
         rest = after;
     }
 }
@@ -301,7 +339,18 @@ mod tests {
             ("<svg><image href='#a'/></svg>", "<image>"),
             ("<svg><animate/></svg>", "<animate>"),
             ("<svg><a href='#a'/></svg>", "<a>"),
-            ("<!DOCTYPE svg><svg/>", "<>"),
+            ("<!DOCTYPE svg><svg/>", "the declaration <!DOCTYPE>"),
+            ("<svg><![CDATA[x]]></svg>", "<![CDATA[x]]>"),
+            (
+                "<?xml-stylesheet href='a'?><svg/>",
+                "the processing instruction <?xml-stylesheet>",
+            ),
+            ("< svg/>", "cannot be read"),
+            ("<svg/>", "lacks xmlns="),
+            (
+                "<svg xmlns='http://www.w3.org/1999/xhtml'/>",
+                "lacks xmlns=",
+            ),
             ("<svg onload='alert(1)'/>", "event handler `onload`"),
             ("<svg OnLoad = \"x\"/>", "event handler `onload`"),
             ("<svg><g/onclick='x'/></svg>", "cannot be read"),
@@ -359,14 +408,22 @@ mod tests {
     #[test]
     fn a_brand_has_a_name_of_limited_length() {
         let with = |name: &str| {
-            let brand = format!("brand: {{name: {name:?}}}\n");
+            let name = serde_json::to_string(name).unwrap();
+            let brand = format!("brand: {{name: {name}}}\n");
             crate::parse(&(brand + include_str!("../../../conf/local.yaml")), &|_| {
                 None
             })
         };
         assert_eq!(with("Acme <b>").unwrap().brand.name, "Acme <b>");
         assert!(with(&"é".repeat(40)).is_ok());
-        for bad in ["", " ", "a\nb", &"é".repeat(41)] {
+        for bad in [
+            "",
+            " ",
+            "a\nb",
+            "Acme\u{202e}emcA",
+            "Ac\u{200b}me",
+            &"é".repeat(41),
+        ] {
             let error = format!("{:?}", with(bad).unwrap_err());
             assert!(error.contains("brand.name"), "{error}");
         }

@@ -127,11 +127,13 @@ fn five_hundred() -> u32 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Brand {
-    /// Name of the product, in titles, pages and mails: a text of at most 40 characters.
+    /// Name of the product, in titles, pages and mails: a text of at most 40 characters, none of
+    /// them invisible.
     pub name: String,
     /// File of the logo, which is also the icon of the browser's tab: SVG or PNG, at most 32768
-    /// bytes. An SVG file may only draw: no scripts, event handlers, styles, images, or references
-    /// to anything outside of the file. Without it, pages show a built-in mark.
+    /// bytes. An SVG file has the attribute `xmlns`, and may only draw: no scripts, event handlers,
+    /// styles, images, or references to anything outside of the file. Without a logo, pages
+    /// show a built-in mark.
     pub logo: Option<String>,
     /// Accent colour of links and buttons, such as `"#3b5bdb"`. Pages darken or lighten it where
     /// text would be hard to read.

@@ -1,11 +1,11 @@
-//! Judges the names that people give to keys and organisations.
+//! Judges the names that people give to keys, organisations and the product.
 //!
 //! Others read these names, so a name must not look like another one, or turn the text around it.
 //! This file must not know what a name is of.
 
 /// Returns whether a reader sees each character of a name where it stands: it has no control
 /// characters, no invisible ones, and none that change the direction of the text.
-pub(crate) fn is_readable(name: &str) -> bool {
+pub fn is_readable(name: &str) -> bool {
     !name
         .chars()
         .any(|char| char.is_control() || is_hidden(char))
