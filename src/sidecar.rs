@@ -140,6 +140,10 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
             Arc::clone(&app),
             hide_parts_that_are_off,
         ))
+        .layer(from_fn_with_state(
+            Arc::clone(&app),
+            error_page::frame_forbidden,
+        ))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(from_fn_with_state(
             Arc::clone(&app),

@@ -3,10 +3,12 @@
 
 use super::error::PageError;
 use super::page::{Frame, html};
+use super::session::CurrentUser;
 use super::state::SidecarState;
 use askama::Template;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use base::telemetry::METRICS;
 use llm_protocol::Protocol;
@@ -124,15 +126,14 @@ impl PageError {
         log::error!("sidecar: {what} (reference {shown})");
         reference
     }
-}
 
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
+    /// Returns the page of the error, in a frame for its title.
+    fn respond(self, frame: impl FnOnce(&'static str) -> Frame) -> Response {
         let Some((status, heading, text)) = self.page() else {
             return Redirect::to("/dashboard/sign-in").into_response();
         };
         let page = ErrorPage {
-            frame: Frame::public(heading),
+            frame: frame(heading),
             heading,
             text,
             reference: self.report(),
@@ -143,6 +144,40 @@ impl IntoResponse for PageError {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let is_forbidden = matches!(self, Self::RoleForbids);
+        let mut response = self.respond(Frame::public);
+        if is_forbidden {
+            response.extensions_mut().insert(ForbiddenByRole);
+        }
+        response
+    }
+}
+
+/// Marks the response to a request that the reader's role forbids.
+#[derive(Clone)]
+struct ForbiddenByRole;
+
+/// Gives the page of what a role forbids the reader's frame, whose menu has what the role allows.
+/// Other errors have the public frame, so that they look alike for everybody.
+pub async fn frame_forbidden(
+    State(app): State<Arc<SidecarState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let mut again = head.clone();
+    let response = next.run(Request::from_parts(head, body)).await;
+    if response.extensions().get::<ForbiddenByRole>().is_none() {
+        return response;
+    }
+    match CurrentUser::from_request_parts(&mut again, &app).await {
+        Ok(user) => PageError::RoleForbids.respond(|title| Frame::new(title, &user)),
+        Err(_) => response,
     }
 }
 

@@ -261,6 +261,11 @@ impl Menu {
         (entry.is_offered)(reader) && entry.needs.is_none_or(|needs| reader.role.may(needs))
     }
 
+    /// Whether the reader may do this in the account that is shown.
+    pub fn reader_may(&self, action: MemberAction) -> bool {
+        self.reader.role.may(action)
+    }
+
     pub fn is_of_operators(&self) -> bool {
         self.home == OPERATOR_PATH
     }

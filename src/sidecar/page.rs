@@ -8,7 +8,7 @@ use super::menu::{Menu, MenuReader};
 use super::session::CurrentUser;
 use super::state::SidecarState;
 use crate::payments::CREDITS_PATH;
-use accounts::AccountStatus;
+use accounts::{AccountStatus, MemberAction};
 use askama::Template;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -146,6 +146,16 @@ impl Frame {
     /// session.
     pub fn for_anyone(title: &'static str, user: Option<&CurrentUser>) -> Self {
         user.map_or_else(|| Self::public(title), |user| Self::new(title, user))
+    }
+
+    /// Returns whether the reader may have keys in the account that is shown.
+    pub fn may_use_keys(&self) -> bool {
+        self.menu.reader_may(MemberAction::UseKeys)
+    }
+
+    /// Returns whether the reader may get credits for the account that is shown.
+    pub fn may_manage_money(&self) -> bool {
+        self.menu.reader_may(MemberAction::ManageMoney)
     }
 
     /// Returns the link to more credits: the page that sells them, or else the operator's address

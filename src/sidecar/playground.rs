@@ -1,5 +1,5 @@
-//! Serves the playground, a page that sends a conversation to any model, with the account's own
-//! credits.
+//! Serves the playground, a page that sends a conversation to any model, with the credits of the
+//! account that is shown.
 //!
 //! The page's script sends the requests to the edge, like any client, with a key that it asks for
 //! here and keeps in memory only. Without the script, the page shows the request as a curl line.
@@ -59,6 +59,8 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 struct PlaygroundPage {
     frame: Frame,
     csrf: String,
+    /// The organisation whose credits are spent; `None`: the reader's own ones.
+    organisation: Option<String>,
     models: Vec<PlaygroundModel>,
     /// Request to the chosen model as a shell command; `None` without models.
     curl: Option<String>,
@@ -132,6 +134,7 @@ async fn show(
     let page = PlaygroundPage {
         frame: Frame::new("Playground", &user).with_script(&PLAYGROUND_SCRIPT),
         csrf: user.csrf.clone(),
+        organisation: user.account.organisation.clone(),
         curl: chosen.map(|model| curl_line(&user.site, model, output_tokens)),
         models: models
             .iter()
