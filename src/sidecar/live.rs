@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use base::clock::now_ms;
 use credits::money::Micro;
 use futures_util::Stream;
-use ledger::StoreError;
+use ledger::{StoreError, UsageQuery};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -152,9 +152,18 @@ impl SpendingSnapshot {
             Some(former) => former.opened_ms,
             None => app.accounts.find(account)?.map_or(0, |it| it.created_at_ms),
         };
+        let pace = SpendRate::new(&spent, opened_ms, now_ms);
+        let has_forecast = match former {
+            Some(former) if former.pace.has_forecast() => true,
+            _ => {
+                let earlier = UsageQuery::new(SpendRate::forecast_hours(now_ms));
+                let used = billing.ledger().pages().usage(account, &earlier, None, 1)?;
+                used.first().is_some_and(|used| used.sum.responses > 0)
+            }
+        };
         Ok(Self {
             granted: billing.ledger().pages().trial_granted(account)?,
-            pace: SpendRate::new(&spent, opened_ms, now_ms),
+            pace: pace.with_forecast(has_forecast),
             opened_ms,
             steps: FirstSteps::load(app, account)?,
             reserve,

@@ -82,7 +82,8 @@ impl TestResponse {
                 (tag, &after[end..])
             }
         };
-        let is_marked = before.contains(" aria-invalid=\"true\" aria-errormessage=\"fault\"");
+        let is_marked = before.contains(" aria-describedby=\"fault")
+            && before.contains(" aria-invalid=\"true\"");
         assert_eq!(is_marked, !id.is_empty(), "{id}");
         assert!(
             id.is_empty() || after.starts_with("<p class=\"fault\" role=\"alert\" id=\"fault\">"),
@@ -91,6 +92,14 @@ impl TestResponse {
         let marks = self.body.matches("aria-invalid").count();
         assert_eq!(marks, usize::from(!id.is_empty()));
         assert_eq!(self.body.matches("id=\"fault\"").count(), 1);
+    }
+
+    /// Checks that the field with this id has this value.
+    #[track_caller]
+    fn keeps(&self, id: &str, value: &str) {
+        let (_, tag) = self.body.split_once(&format!(" id=\"{id}\"")).expect(id);
+        let (tag, _) = tag.split_once('>').unwrap();
+        assert!(tag.contains(&format!(" value=\"{value}\"")), "{tag}");
     }
 
     /// The value of the form token on the page.
@@ -201,7 +210,17 @@ impl World {
     }
 
     /// Records a request that the gateway refused, and returns its id.
-    fn refuse(&self, account: &str, number: u32, (status, code): (u16, &str)) -> String {
+    fn refuse(&self, account: &str, number: u32, reason: (u16, &str)) -> String {
+        self.refuse_model("alpha-opus-4-7", account, number, reason)
+    }
+
+    fn refuse_model(
+        &self,
+        model: &str,
+        account: &str,
+        number: u32,
+        (status, code): (u16, &str),
+    ) -> String {
         let request_id = format!("req_0193000000007abc8def{number:012x}");
         let refused = self.state.refused.as_ref().unwrap();
         refused.record(RefusedRequest {
@@ -212,7 +231,7 @@ impl World {
             code: code.to_owned(),
             message: format!("Sentence of <b> {code}."),
             surface: "messages",
-            model: "alpha-opus-4-7".to_owned(),
+            model: model.to_owned(),
             key_id: "key_1".into(),
             key_shown: "gw-sk-Ab12…wxyz".into(),
         });
@@ -497,6 +516,8 @@ async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
         )
         .await;
     assert_eq!((wrong.status, unknown.status), (401, 401));
+    wrong.has_fault_at("password");
+    wrong.keeps("email", "a@example.com");
     assert_eq!(
         wrong.body.replace("a@example.com", "x@example.com"),
         unknown.body

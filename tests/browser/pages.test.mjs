@@ -127,7 +127,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   await page.locator(`a[href$="${requestId}"]`).waitFor();
   await page.waitForFunction((text) => Number(document.querySelector('[data-testid="today"]').innerText) === text, Number(credits));
   await steps(3);
-  await page.waitForFunction(() => / credits per hour since .* last /.test(document.querySelector('[data-testid="pace"]').innerText));
+  await page.waitForFunction(() => / credits per hour since [0-9:]+ UTC$/.test(document.querySelector('[data-testid="pace"]').innerText));
   assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));
 
   // The gateway is unreachable: nothing on the page may look live.

@@ -22,8 +22,10 @@ const DAY_HOURS: i64 = 24;
 pub struct MonthlySpending {
     /// Models in descending order of cost. Each is a column of `days`.
     pub models: Vec<ModelSpending>,
-    /// Days in ascending order, including days without spending.
+    /// Days in ascending order, from the first day of use on, including days without spending.
     pub days: Vec<DailySpending>,
+    /// Number of days of which the first use counts.
+    pub span_days: i64,
     pub total: Credits,
     pub is_empty: bool,
 }
@@ -50,17 +52,13 @@ pub struct DailySpending {
 }
 
 impl MonthlySpending {
-    /// Returns the credits per day, starting at the first day of use, as an SVG path in a box 100
-    /// wide and 30 high. `None` before the second day.
+    /// Returns the credits per day as an SVG path in a box 100 wide and 30 high. `None` before the
+    /// second day.
     pub fn sparkline(&self) -> Option<String> {
         let micro = |day: &DailySpending| day.total.0.or_zero().get().unsigned_abs();
-        let first = self.days.iter().position(|day| micro(day) > 0)?;
-        let days = self.days.get(first..)?;
-        let (last, highest) = (days.len().checked_sub(1)?, days.iter().map(micro).max()?);
-        if last == 0 {
-            return None;
-        }
-        let points = days.iter().enumerate().map(|(index, day)| {
+        let last = self.days.len().checked_sub(1).filter(|last| *last > 0)?;
+        let highest = self.days.iter().map(micro).max()?;
+        let points = self.days.iter().enumerate().map(|(index, day)| {
             let y = 28 - percent(micro(day), highest) * 26 / 100;
             format!("{} {y}", index * 100 / last)
         });
@@ -103,8 +101,11 @@ pub fn monthly_spending(spent: &[HourlySpend], order: &[&str], now_ms: i64) -> M
             .position(|(name, _)| name == model)
             .unwrap_or(MAX_CHART_SERIES)
     };
-    let first_day = first_hour_of_month(now_ms) / DAY_HOURS;
-    let mut days: Vec<_> = (first_day..first_day + CHART_DAYS)
+    let month = first_hour_of_month(now_ms) / DAY_HOURS;
+    let end_day = month + CHART_DAYS;
+    let first_use = spent.iter().map(|spent| spent.hour / DAY_HOURS).min();
+    let first_day = first_use.unwrap_or(end_day).max(month);
+    let mut days: Vec<_> = (first_day..end_day)
         .map(|day| empty_day(day, sums.len()))
         .collect();
     for HourlySpend { hour, model, sum } in spent {
@@ -125,6 +126,7 @@ pub fn monthly_spending(spent: &[HourlySpend], order: &[&str], now_ms: i64) -> M
     MonthlySpending {
         models,
         days,
+        span_days: CHART_DAYS,
         total: Credits(total),
         is_empty: spent.is_empty(),
     }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_has_every_day_and_the_dearest_models_first() {
+    fn a_month_has_every_day_since_the_first_use_and_the_dearest_models_first() {
         let first = first_hour_of_month(NOW);
         let mut rows = vec![
             spent(first, "a", 1),
@@ -203,11 +205,10 @@ mod tests {
             sparkline.starts_with("M0 25L3 28L") && sparkline.ends_with("L100 2"),
             "{sparkline}"
         );
-        assert_eq!(
-            monthly_spending(&rows[1..], &[], NOW).sparkline(),
-            None,
-            "one day"
-        );
+        let today = monthly_spending(&rows[1..], &[], NOW);
+        assert_eq!(today.sparkline(), None, "one day");
+        let days: Vec<_> = today.days.iter().map(|day| day.date.as_str()).collect();
+        assert_eq!(days, ["2027-01-15"], "no day before the first use");
         let day = |index: usize| {
             (
                 shown.days[index].date.as_str(),
@@ -234,6 +235,7 @@ mod tests {
                 .fold(Micro::ZERO, |sum, one| sum.plus(one.0))
                 == day.total.0
         }));
-        assert!(monthly_spending(&[], &[], NOW).is_empty);
+        let none = monthly_spending(&[], &[], NOW);
+        assert!(none.is_empty && none.days.is_empty());
     }
 }

@@ -5,9 +5,11 @@
 
 use base::clock::rfc3339;
 use credits::money::Micro;
-use ledger::{HOUR_MS, HourlySpend};
+use ledger::{HOUR_MS, HourlySpend, UsageSpan};
 
 const DAY_HOURS: i64 = 24;
+/// Number of days whose use makes a forecast possible.
+const FORECAST_DAYS: i64 = 30;
 const MINUTE_MS: i64 = 60_000;
 
 /// Spending since midnight, and in the previous hour plus the elapsed part of this one, but not
@@ -17,6 +19,8 @@ pub struct SpendRate {
     pub today: Micro,
     recent: Micro,
     since_ms: i64,
+    /// The rate says how long funds last. The first hours of use say nothing of the next days.
+    has_forecast: bool,
 }
 
 /// What an account can spend.
@@ -47,7 +51,28 @@ impl SpendRate {
             today: from(hour - hour.rem_euclid(DAY_HOURS)),
             recent: from(hour - 1),
             since_ms: (hour - 1).saturating_mul(HOUR_MS).max(opened_ms),
+            has_forecast: false,
         }
+    }
+
+    /// Returns the hours in which a use makes a forecast possible: those of the last month that
+    /// are a day ago.
+    pub fn forecast_hours(now_ms: i64) -> UsageSpan {
+        let end = now_ms.div_euclid(HOUR_MS) - DAY_HOURS + 1;
+        UsageSpan::Hours(end - FORECAST_DAYS * DAY_HOURS, end)
+    }
+
+    /// `has_forecast`: the account was used in [`SpendRate::forecast_hours`].
+    #[must_use]
+    pub fn with_forecast(self, has_forecast: bool) -> Self {
+        Self {
+            has_forecast,
+            ..self
+        }
+    }
+
+    pub fn has_forecast(&self) -> bool {
+        self.has_forecast
     }
 
     /// Describes the rate of spending, and how long the funds last at it: not at all, if a usual
@@ -77,6 +102,9 @@ impl SpendRate {
             return format!(
                 "{an_hour} credits per hour since {since} UTC; a usual request reserves more than is available"
             );
+        }
+        if !self.has_forecast {
+            return format!("{an_hour} credits per hour since {since} UTC");
         }
         let mut left = last_ms(funds.available);
         let mut of_trial = "";
@@ -163,12 +191,22 @@ mod tests {
             };
             rate.describe(&funds, now_ms)
         };
-        let pace = SpendRate::new(&rows, 0, now_ms);
+        let first = SpendRate::new(&rows, 0, now_ms);
+        let pace = first.with_forecast(true);
         assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
         // Three credits in ninety minutes are two per hour, so ten credits last five hours.
         let ten = Micro::new(10_000_000);
         let words = "2 credits per hour since 07:00 UTC; at this rate your credits last 5 h 0 min";
         assert_eq!(describe(&pace, ten, ten, now_ms), words);
+        assert_eq!(
+            describe(&first, ten, ten, now_ms),
+            "2 credits per hour since 07:00 UTC",
+            "less than a day of use says nothing of the next days"
+        );
+        let UsageSpan::Hours(_, end) = SpendRate::forecast_hours(now_ms) else {
+            panic!("hours");
+        };
+        assert_eq!(end, HOUR - 23, "the hour of 24 hours ago is the last one");
         assert_eq!(
             describe(&pace, ten, Micro::new(10_000_001), now_ms),
             "2 credits per hour since 07:00 UTC; a usual request reserves more than is available"
@@ -188,14 +226,9 @@ mod tests {
             "Nothing spent since 07:00 UTC"
         );
         assert_eq!(
-            describe(
-                &SpendRate::new(&rows, 0, now_ms),
-                Micro::ZERO,
-                Micro::ZERO,
-                now_ms
-            )
-            .split("last ")
-            .last(),
+            describe(&pace, Micro::ZERO, Micro::ZERO, now_ms)
+                .split("last ")
+                .last(),
             Some("less than a minute")
         );
         // Just after midnight, the previous hour counts for the rate, but not for today.
@@ -212,7 +245,7 @@ mod tests {
     fn trial_credits_last_no_longer_than_the_trial_nor_count_hours_before_the_account() {
         let now_ms = NOW + 30 * MINUTE_MS;
         // One credit in the half hour since the account was opened: two an hour.
-        let rate = SpendRate::new(&[spent(HOUR, "a", 1)], NOW, now_ms);
+        let rate = SpendRate::new(&[spent(HOUR, "a", 1)], NOW, now_ms).with_forecast(true);
         let says = |available: i64, trial: i64, hours: i64| {
             let funds = SpendableFunds {
                 available: Micro::new(available * 1_000_000),

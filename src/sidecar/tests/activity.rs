@@ -20,6 +20,7 @@ async fn an_id_leads_to_its_page_and_to_no_other_account_s() {
         world.get(&page, &cookie).await.expect(200);
         let theirs = world.get(&path, &stranger).await;
         assert_eq!(theirs.status, 422);
+        theirs.has_fault_at("q");
         assert!(theirs.body.contains("has this id"), "{}", theirs.body);
     }
     let version = world.price().version;
@@ -40,6 +41,16 @@ async fn an_id_leads_to_its_page_and_to_no_other_account_s() {
         let page = world.get(&path, &cookie).await;
         assert_eq!(page.status, 422, "{bad}");
         assert!(!page.body.contains("<script>"), "{bad}");
+    }
+    for (filter, field) in [
+        ("from=never", "from"),
+        ("to=never", "to"),
+        ("from=2026-02-02&to=2026-02-01", "from"),
+        ("outcome=lost", "outcome"),
+    ] {
+        let path = format!("/dashboard/activity?{filter}");
+        let page = world.get(&path, &cookie).await;
+        page.has_fault_at(field);
     }
 }
 
@@ -124,10 +135,11 @@ async fn refused_requests_stand_among_the_responses_and_each_has_a_page() {
         rename_key(&world, &key.key_id, name);
     }
     let first = world.refuse(&account, 1, (402, "insufficient_credits"));
-    world.refuse(&account, 2, (429, "rate_limited"));
+    world.refuse_model("", &account, 2, (429, "rate_limited"));
     let newest = world.refuse(&account, 3, (429, "rate_limited"));
 
     let page = world.get("/dashboard/activity", &cookie).await.body;
+    assert_eq!(page.matches(">no model<").count(), 1, "{page}");
     let order: Vec<_> = page
         .split("data-outcome=\"")
         .skip(1)

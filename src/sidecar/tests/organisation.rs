@@ -333,6 +333,10 @@ async fn every_route_answers_each_role_of_an_organisation_as_it_is_meant_to() {
             assert_eq!(is_refused, !may, "{what}");
             assert!(response.status < 500, "{what}");
             refused += usize::from(is_refused);
+            if is_refused && *method == "GET" {
+                response.shows("<body class=\"app\">");
+                response.shows("href=\"/dashboard/organisation\"");
+            }
             if path.starts_with("/dashboard/operator") {
                 assert_eq!(response.status, 404, "{what}");
             }
@@ -496,6 +500,24 @@ async fn usage_by_member_is_of_who_held_the_key_when_it_was_used() {
         shown.shows(&format!("{}@example.com", role.name()));
     }
     page(Member).await.expect(403);
+
+    // What a role may not do, its pages do not offer.
+    for (role, uses_keys, gets_credits) in [
+        (Owner, true, true),
+        (Admin, true, false),
+        (OrganisationRole::Billing, false, true),
+    ] {
+        let cookie = &company.person(role).cookie;
+        let overview = world.get("/dashboard", cookie).await.expect(200);
+        let may_key = overview.body.contains(">Create key<");
+        let may_set_up = overview.body.contains("href=\"/dashboard/setup\"");
+        assert_eq!((may_key, may_set_up), (uses_keys, uses_keys), "{role:?}");
+        let may_get = overview.body.contains("Get credits");
+        assert_eq!(may_get, gets_credits, "{role:?}");
+    }
+    let cookie = &company.person(Admin).cookie;
+    let playground = world.get("/dashboard/playground", cookie).await;
+    playground.shows("Answers cost credits of Acme, like any other request.");
 
     let operator = actor("uid 0");
     let acting = world.accounts.with_actor(&operator, now_ms());
