@@ -97,7 +97,7 @@ struct SignInPage {
     email: String,
     providers: Vec<ProviderButton>,
     has_password: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     open: bool,
 }
 
@@ -340,10 +340,10 @@ pub fn seconds_to_midnight(now_ms: i64) -> i64 {
 
 /// The page to sign in, with a fault of a sign-in at a provider.
 pub fn sign_in_fault(app: &SidecarState, status: StatusCode, fault: &str) -> Response {
-    html(status, &build_sign_in_page(app, "", Some(fault)))
+    html(status, &build_sign_in_page(app, "", Some(fault.into())))
 }
 
-fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> SignInPage {
+fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<FormFault>) -> SignInPage {
     let settings = app.settings.load();
     SignInPage {
         frame: Frame {
@@ -353,7 +353,7 @@ fn build_sign_in_page(app: &SidecarState, email: &str, fault: Option<&str>) -> S
         email: email.to_owned(),
         providers: provider_buttons(&settings.sign_in),
         has_password: settings.sign_in.password,
-        fault: fault.map(ToOwned::to_owned),
+        fault,
         open: settings.signup.mode != SignupMode::Closed,
     }
 }
@@ -380,12 +380,12 @@ async fn sign_in(
             start_session(&app, &account.id, address, &headers, to).await
         }
         PasswordOutcome::Wrong => {
-            let page =
-                build_sign_in_page(&app, &email, Some("The e-mail or the password is wrong."));
+            let fault = FormFault::at("password", "The e-mail or the password is wrong.");
+            let page = build_sign_in_page(&app, &email, Some(fault));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
         }
         PasswordOutcome::TooOften { seconds } => {
-            let page = build_sign_in_page(&app, &email, Some(TOO_MANY_ATTEMPTS));
+            let page = build_sign_in_page(&app, &email, Some(TOO_MANY_ATTEMPTS.into()));
             Ok(with_retry_after(
                 html(StatusCode::TOO_MANY_REQUESTS, &page),
                 seconds,

@@ -10,6 +10,7 @@ mod row;
 
 use super::display::{Credits, group_digits};
 use super::error::PageError;
+use super::form::{self, FormFault};
 use super::page::{Frame, html};
 use super::page_cursor::format_cursor;
 use super::session::CurrentUser;
@@ -69,7 +70,7 @@ struct ActivityPage {
     outcomes: Vec<FilterOption>,
     query: ActivityQuery,
     is_filtered: bool,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
     /// Sum of the costs of all responses that match the filter, not only of this page.
     total: Option<ActivityTotal>,
     rows: Vec<ActivityRow>,
@@ -123,8 +124,13 @@ pub fn show_list(
         let id = query.q.trim();
         match find(app, &viewed, id)? {
             Some(path) => return Ok(Redirect::to(&path).into_response()),
-            None if app.billing.pages().price_list(id)?.is_some() => read = Err(IS_PRICE_LIST),
-            None => read = Err("No response or conversation of this account has this id."),
+            None => {
+                let fault = match app.billing.pages().price_list(id)? {
+                    Some(_) => IS_PRICE_LIST,
+                    None => "No response or conversation of this account has this id.",
+                };
+                read = Err(FormFault::at("q", fault));
+            }
         }
     }
     let responses = read

@@ -83,6 +83,8 @@ struct CreditsPage {
     sale: Option<SaleView>,
     payments: Vec<PaymentView>,
     takes_codes: bool,
+    /// The code as it was sent.
+    code: String,
     code_fault: Option<FormFault>,
     /// Credits of the code that was just redeemed.
     redeemed: Option<BalanceAmount>,
@@ -353,6 +355,7 @@ fn credits_page(
         payments: orders.iter().map(PaymentView::new).collect(),
         notice: None,
         takes_codes: app.payments.takes_codes(),
+        code: String::new(),
         code_fault: None,
         redeemed: None,
     })
@@ -406,6 +409,10 @@ async fn order(
     })
 }
 
+fn amount_fault(text: String) -> FormFault {
+    FormFault::at("amount", text)
+}
+
 async fn place_order(
     app: &SidecarState,
     form: &SignedForm,
@@ -414,18 +421,18 @@ async fn place_order(
     let currency = settings.currency;
     let amount = currency
         .parse(form.field("amount"))
-        .map_err(|fault| FormStop::invalid(format!("The amount is wrong: {fault}.")))?;
+        .map_err(|fault| amount_fault(format!("The amount is wrong: {fault}.")))
+        .map_err(FormStop::invalid)?;
     match app.payments.order(&form.user.account.id, amount).await {
         Ok(order) => {
             let page = format!("{CREDITS_PATH}?order={}&pay=yes", order.id);
             Ok(Redirect::to(&page).into_response())
         }
-        Err(PaymentError::Amount(fault)) => Err(FormStop::invalid(fault)),
+        Err(PaymentError::Amount(fault)) => Err(FormStop::invalid(amount_fault(fault))),
         Err(PaymentError::Limit(InsertOrderOutcome::OverAmount { left })) => {
-            Err(FormStop::conflict(format!(
-                "You can order {} more in these 24 hours.",
-                currency.write(left)
-            )))
+            let left = currency.write(left);
+            let fault = format!("You can order {left} more in these 24 hours.");
+            Err(FormStop::conflict(amount_fault(fault)))
         }
         Err(PaymentError::Limit(InsertOrderOutcome::Suspended)) => Err(FormStop::conflict(
             "This account is suspended. Ask the operator of this gateway before you pay.",
@@ -462,6 +469,11 @@ async fn stop_auto_topup(
     auto_topup::stop(&app, &form).await
 }
 
+/// One text for all reasons, so that it does not say which codes exist.
+const NOT_REDEEMABLE: &str = "This code cannot be redeemed: it is mistyped, used or expired, or \
+    your account has redeemed as many of its kind as one account may. Compare it with what you \
+    were given, or ask who gave it to you for another one.";
+
 async fn redeem(
     State(app): State<Arc<SidecarState>>,
     form: SignedForm,
@@ -473,6 +485,7 @@ async fn redeem(
     form::respond(outcome, |fault| {
         Ok(CreditsPage {
             code_fault: Some(fault),
+            code: form.field("code").to_owned(),
             ..credits_page(&app, &form.user, "")?
         })
     })
@@ -509,7 +522,9 @@ async fn redeem_code(app: &SidecarState, form: &SignedForm) -> Result<Response, 
             let page = format!("{CREDITS_PATH}?redeemed={id}");
             Ok(Redirect::to(&page).into_response())
         }
-        Err(PaymentError::Conflict(_)) => Err(FormStop::invalid("This code is not valid.")),
+        Err(PaymentError::Conflict(_)) => {
+            Err(FormStop::invalid(FormFault::at("code", NOT_REDEEMABLE)))
+        }
         Err(error) => Err(FormStop::Error(error.into())),
     }
 }

@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// What is wrong with a form, for its page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,12 +75,38 @@ pub fn beside<'f>(fault: Option<&'f FormFault>, field: &str) -> FaultParagraph<'
     FaultParagraph { fault }
 }
 
-/// Returns the further attributes of the field of this name, if a fault is about it.
-pub fn marks(fault: Option<&FormFault>, field: &str) -> &'static str {
-    match beside(fault, field).fault {
-        Some(_) => r#" aria-invalid="true" aria-errormessage="fault" autofocus"#,
-        None => "",
-    }
+/// Returns the further attributes of the field of this name: what describes it, which is the
+/// element with the id `hint`, if there is one, and the marks of a fault that is about it.
+pub fn marks(fault: Option<&FormFault>, field: &str, hint: &str) -> String {
+    let is_marked = beside(fault, field).fault.is_some();
+    let described = match (is_marked, hint) {
+        (false, "") => return String::new(),
+        (false, hint) => return format!(r#" aria-describedby="{hint}""#),
+        (true, "") => "fault".to_owned(),
+        (true, hint) => format!("fault {hint}"),
+    };
+    format!(r#" aria-describedby="{described}" aria-invalid="true" autofocus"#)
+}
+
+/// Reads a field whose value is a whole number of a range.
+pub fn parse_whole(
+    field: &'static str,
+    text: &str,
+    range: RangeInclusive<i64>,
+) -> Result<i64, FormFault> {
+    let number = text.trim().parse().ok();
+    let number = number.filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        let (min, max) = range.into_inner();
+        FormFault::at(field, format!("Write a whole number from {min} to {max}."))
+    })
+}
+
+/// Returns the text of an error as a sentence.
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    format!("{}{}.", first.collect::<String>(), letters.as_str())
 }
 
 /// Reason why a form changed nothing.

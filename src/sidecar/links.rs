@@ -10,6 +10,7 @@ use super::account::{start_session, with_retry_after};
 use super::blocking::run_blocking;
 use super::display::Timestamp;
 use super::error::PageError;
+use super::form::{self, FormFault};
 use super::hash_limiter::HashTrust;
 use super::page::{Frame, html};
 use super::session::{ClientIp, OptionalUser, SignedForm, is_insecure};
@@ -78,7 +79,7 @@ struct ForgotPage {
     email: String,
     /// True if the form was accepted.
     is_done: bool,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
 }
 
 #[derive(Template)]
@@ -86,7 +87,7 @@ struct ForgotPage {
 struct LinkPage {
     frame: Frame,
     state: LinkState,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     min_chars: usize,
     max_chars: usize,
 }
@@ -211,7 +212,8 @@ async fn forgot(
     let now_ms = now_ms();
     let key = ThrottleKey::AddressForgot(client_prefix(address));
     if let Err(seconds) = app.throttle.try_acquire(&key, FORGOT_ADDRESS, now_ms) {
-        let fault = Some("Too many attempts from this network address. Try again later.");
+        let fault = "Too many attempts from this network address. Try again later.";
+        let fault = Some(fault.into());
         let page = html(StatusCode::TOO_MANY_REQUESTS, &ForgotPage { fault, ..page });
         return Ok(with_retry_after(page, seconds));
     }
@@ -246,7 +248,12 @@ fn queue_reset_mail(accounts: &Accounts, email: &str, now_ms: i64) {
     }
 }
 
-fn page(app: &SidecarState, status: StatusCode, state: LinkState, fault: Option<&str>) -> Response {
+fn page(
+    app: &SidecarState,
+    status: StatusCode,
+    state: LinkState,
+    fault: Option<FormFault>,
+) -> Response {
     let title = match state {
         LinkState::Password { .. } => "Set your password",
         LinkState::Verify { .. } | LinkState::Verified => "Confirm your e-mail",
@@ -255,7 +262,7 @@ fn page(app: &SidecarState, status: StatusCode, state: LinkState, fault: Option<
     let page = LinkPage {
         frame: public_frame(app, title),
         state,
-        fault: fault.map(ToOwned::to_owned),
+        fault,
         min_chars: PASSWORD_LEAST_CHARS,
         max_chars: PASSWORD_MOST_CHARS,
     };
@@ -400,7 +407,12 @@ async fn submit(
                  and must not be a common password or your e-mail. The link still works."
             );
             let status = StatusCode::UNPROCESSABLE_ENTITY;
-            Ok(page(&app, status, form_state(found), Some(&fault)))
+            Ok(page(
+                &app,
+                status,
+                form_state(found),
+                Some(FormFault::at("password", fault)),
+            ))
         }
         Err(other) => Err(other.into()),
     }

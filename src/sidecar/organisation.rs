@@ -7,7 +7,7 @@
 use super::blocking::run_blocking;
 use super::display::{Credits, Timestamp};
 use super::error::PageError;
-use super::form::{self, FormFault, FormStop};
+use super::form::{self, FormFault, FormStop, sentence};
 use super::keys::settings::{
     SelectOption, check_models, describe_spend_limit, model_options, parse_spend_limit,
     typed_models,
@@ -328,10 +328,7 @@ fn stop(error: AccountError, field: &str) -> FormStop {
         AccountError::NoMember => return FormStop::Error(PageError::NotFound),
         other => return FormStop::Error(other.into()),
     };
-    let text = error.to_string();
-    let mut chars = text.chars();
-    let first = chars.next().into_iter().flat_map(char::to_uppercase);
-    let text = format!("{}.", first.chain(chars).collect::<String>());
+    let text = sentence(&error.to_string());
     let fault = match is_of_value && !field.is_empty() {
         true => FormFault::at(field.to_owned(), text),
         false => text.into(),

@@ -13,6 +13,7 @@ use super::account::{
 use super::authz::may_view;
 use super::blocking::run_blocking;
 use super::error::PageError;
+use super::form::{self, FormFault};
 use super::menu;
 use super::page::{Frame, html};
 use super::session::{ClientIp, SIGN_IN_COOKIE, is_insecure, read_cookie, site_url, write_cookie};
@@ -60,7 +61,7 @@ struct ProviderPage {
     name: String,
     step: ProviderStep,
     has_password: bool,
-    fault: Option<String>,
+    fault: Option<FormFault>,
 }
 
 enum ProviderStep {
@@ -156,7 +157,12 @@ impl ProviderContext {
         format!("/dashboard/sign-in/{}/{step}", self.provider.id)
     }
 
-    fn page(&self, title: &'static str, step: ProviderStep, fault: Option<String>) -> ProviderPage {
+    fn page(
+        &self,
+        title: &'static str,
+        step: ProviderStep,
+        fault: Option<FormFault>,
+    ) -> ProviderPage {
         ProviderPage {
             frame: Frame {
                 insecure: is_insecure(&self.settings.base_url),
@@ -350,7 +356,7 @@ async fn admit(
         }
         (false, SignupMode::Open) => match open_account(context, &identity, "").await? {
             Ok((account, to)) => context.start_session(&account, secrets, to).await,
-            Err((status, fault)) => Ok(context.fault(status, &fault)),
+            Err((status, fault)) => Ok(context.fault(status, &fault.to_string())),
         },
         (true, _) | (false, SignupMode::Invite) => {
             let (accounts, secret) = (context.app.accounts.clone(), secrets.reveal().to_owned());
@@ -371,12 +377,12 @@ async fn open_account(
     context: &ProviderContext,
     identity: &ProviderIdentity,
     invite: &str,
-) -> Result<Result<(Account, Option<&'static str>), (StatusCode, String)>, PageError> {
+) -> Result<Result<(Account, Option<&'static str>), (StatusCode, FormFault)>, PageError> {
     let (app, now_ms) = (&context.app, now_ms());
     let attempt = match count_sign_up(app, context.address, &context.headers, now_ms) {
         Ok(attempt) => attempt,
         Err(_) => {
-            let fault = TOO_MANY_SIGN_UPS.to_owned();
+            let fault = TOO_MANY_SIGN_UPS.into();
             return Ok(Err((StatusCode::TOO_MANY_REQUESTS, fault)));
         }
     };
@@ -403,8 +409,10 @@ async fn open_account(
             let (status, fault) = describe_sign_up_error(error)?;
             let fault = match is_taken {
                 true => "Your mailbox has an account under another address. Sign in with that one."
-                    .to_owned(),
-                false => fault.to_string(),
+                    .into(),
+                // The page has no field for another value of the form of a sign-up.
+                false if !fault.is_at("invite") => fault.to_string().into(),
+                false => fault,
             };
             Ok(Err((status, fault)))
         }
@@ -493,8 +501,8 @@ async fn link(
     identity: &ProviderIdentity,
     email: &str,
     password: String,
-) -> Result<Result<(Account, Option<&'static str>), (StatusCode, String)>, PageError> {
-    let fault = |status, text: &str| Ok(Err((status, text.to_owned())));
+) -> Result<Result<(Account, Option<&'static str>), (StatusCode, FormFault)>, PageError> {
+    let fault = |status, fault: FormFault| Ok(Err((status, fault)));
     match try_password(&context.app, email, password, context.address).await? {
         PasswordOutcome::Right(account) => {
             let (accounts, identity) = (context.app.accounts.clone(), identity.clone());
@@ -506,10 +514,19 @@ async fn link(
             };
             match run_blocking(link).await?? {
                 Some(account) => Ok(Ok((account, None))),
-                None => fault(StatusCode::CONFLICT, "The account was deleted meanwhile."),
+                None => fault(
+                    StatusCode::CONFLICT,
+                    "The account was deleted meanwhile.".into(),
+                ),
             }
         }
-        PasswordOutcome::Wrong => fault(StatusCode::UNAUTHORIZED, "The password is wrong."),
-        PasswordOutcome::TooOften { .. } => fault(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_ATTEMPTS),
+        PasswordOutcome::Wrong => fault(
+            StatusCode::UNAUTHORIZED,
+            FormFault::at("password", "The password is wrong."),
+        ),
+        PasswordOutcome::TooOften { .. } => fault(
+            StatusCode::TOO_MANY_REQUESTS,
+            FormFault::at("password", TOO_MANY_ATTEMPTS),
+        ),
     }
 }

@@ -13,6 +13,7 @@ mod report;
 use super::assets::SPENDING_SCRIPT;
 use super::display::Credits;
 use super::error::PageError;
+use super::form::{self, FormFault};
 use super::key_names::KeyNames;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
@@ -54,7 +55,7 @@ struct SpendingPage {
     ranges: Vec<SpendingChoice>,
     groups: Vec<SpendingChoice>,
     query: SpendingQuery,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
     report: Option<SpendingReport>,
     savings: CacheSavings,
 }
@@ -127,7 +128,7 @@ fn load(
     members: &[Member],
     period: &SpendingPeriod,
     group: SpendingGroup,
-) -> Result<Result<SpendingReport, &'static str>, PageError> {
+) -> Result<Result<SpendingReport, FormFault>, PageError> {
     let usage_query = UsageQuery {
         interval: Some(period.interval),
         by_model: group == SpendingGroup::Model,
@@ -141,9 +142,8 @@ fn load(
             .pages()
             .usage(account, &usage_query, None, MAX_USAGE_ROWS + 1)?;
     if rows.len() > MAX_USAGE_ROWS as usize {
-        return Ok(Err(
-            "There are too many keys and models for one page. Choose fewer days.",
-        ));
+        let fault = "There are too many keys and models for one page. Choose fewer days.";
+        return Ok(Err(FormFault::at("from", fault)));
     }
     let settings = app.settings.load();
     let order = model_order(&settings);

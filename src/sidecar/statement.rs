@@ -9,6 +9,7 @@ mod query;
 use super::csv::{CsvFile, write_quoted};
 use super::display::{Credits, Timestamp, group_digits};
 use super::error::PageError;
+use super::form::{self, FormFault};
 use super::page::{Frame, html};
 use super::page_cursor::format_cursor;
 use super::session::CurrentUser;
@@ -46,7 +47,7 @@ pub fn routes() -> Router<Arc<SidecarState>> {
 struct StatementPage {
     frame: Frame,
     query: StatementQuery,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
     /// First month in the form. The last month follows.
     from: String,
     to: String,
@@ -140,7 +141,7 @@ fn refuse_period(
     app: &SidecarState,
     user: &CurrentUser,
     query: StatementQuery,
-    fault: &'static str,
+    fault: FormFault,
     now_ms: i64,
 ) -> Response {
     let page = StatementPage {

@@ -149,7 +149,7 @@ test('the overview lives: numbers, latest responses and charts; and what is old 
   assert.ok(tip.startsWith(await page.locator('#days tbody tr').last().locator('th').innerText()), tip);
   await page.locator('.chart').press('Escape');
   assert.ok(!(await page.locator('.tip').isVisible()));
-  assert.equal(await page.locator('#days tbody tr').count(), 30);
+  assert.ok((await page.locator('#days tbody tr').count()) < 3, 'days before the first use');
   assert.equal(await exactCredits(page.locator('#days tbody tr').last().locator('td').first()), credits);
   const unexpected = faults.filter((fault) => !fault.includes('net::ERR_FAILED'));
   assert.deepEqual(unexpected, []);
@@ -271,7 +271,7 @@ test('without JavaScript, and with no credit, everything is there to be read', a
   const main = await page.locator('main').innerText();
   assert.match(main, /reload the page/);
   await page.getByText('Credits per day as a table').click();
-  assert.equal(await page.locator('#days tbody tr').count(), 30);
+  assert.ok((await page.locator('#days tbody tr').count()) < 3, 'days before the first use');
   for (const [path, text] of [
     ['/dashboard/activity', /alpha-opus-4-7/],
     ['/dashboard/activity?model=beta-5.2', /No responses match/],

@@ -5,6 +5,7 @@
 use crate::billing::activity::{ActivityCursor, ActivityFilter, RequestOutcome};
 use crate::refused_requests::RefusedFilter;
 use crate::sidecar::error::PageError;
+use crate::sidecar::form::FormFault;
 use crate::sidecar::page_cursor::parse_cursor;
 use crate::sidecar::state::SidecarState;
 use crate::sidecar::viewed_account::ViewedAccount;
@@ -51,26 +52,27 @@ pub struct ActivityQuery {
 impl ActivityQuery {
     /// # Errors
     /// Returns the fault of the filter as a text for the user.
-    pub(super) fn filter(&self) -> Result<ListFilter, &'static str> {
+    pub(super) fn filter(&self) -> Result<ListFilter, FormFault> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let day = |text: &str| match text {
+        let day = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => day_start_ms(text)
                 .map(Some)
-                .ok_or("Write a day as 2026-11-21."),
+                .ok_or_else(|| FormFault::at(field, "Write a day as 2026-11-21.")),
         };
         let outcome = match self.outcome.as_str() {
             "" | REFUSED => None,
-            name => Some(
-                RequestOutcome::parse(name).ok_or("Unknown outcome. Choose one from the list.")?,
-            ),
+            name => Some(RequestOutcome::parse(name).ok_or_else(|| {
+                FormFault::at("outcome", "Unknown outcome. Choose one from the list.")
+            })?),
         };
         let (from_ms, to_ms) = (
-            day(&self.from)?,
-            day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
+            day("from", &self.from)?,
+            day("to", &self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)),
         );
         if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
-            return Err("The first day must not be after the last day.");
+            let fault = "The first day must not be after the last day.";
+            return Err(FormFault::at("from", fault));
         }
         let responses = ActivityFilter {
             model: non_empty(&self.model),

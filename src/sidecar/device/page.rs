@@ -162,7 +162,7 @@ fn find_request(
         }
     }
     let found = app.accounts.device_logins().open_request(code, now_ms)?;
-    let request = found.ok_or_else(|| FormStop::invalid(TAKEN))?;
+    let request = found.ok_or_else(|| FormStop::invalid(FormFault::at("user_code", TAKEN)))?;
     for key in &keys {
         app.throttle.release(key, WRONG_CODES);
     }
@@ -208,7 +208,7 @@ async fn approve(
 fn check_answered(is_answered: bool) -> Result<(), FormStop> {
     is_answered
         .then_some(())
-        .ok_or_else(|| FormStop::conflict(TAKEN))
+        .ok_or_else(|| FormStop::conflict(FormFault::at("user_code", TAKEN)))
 }
 
 /// Returns the accounts that the person can make keys of, the one that the pages show first chosen.

@@ -12,7 +12,7 @@ use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
 use super::super::error::PageError;
-use super::super::form::{self, FormFault, FormStop};
+use super::super::form::{self, FormFault, FormStop, sentence};
 use super::super::key_list::{KeyList, KeyListQuery};
 use super::super::live::SpendingSnapshot;
 use super::super::page::{Frame, html};
@@ -79,13 +79,13 @@ struct UsageByModel {
     tokens_out: String,
 }
 
-struct RoleChoice {
+pub struct RoleChoice {
     value: &'static str,
     text: &'static str,
     chosen: bool,
 }
 
-fn role_choices(chosen: Role) -> Vec<RoleChoice> {
+pub fn role_choices(chosen: Role) -> Vec<RoleChoice> {
     let choice = |role: Role| RoleChoice {
         value: role.name(),
         text: describe_role(role).unwrap_or("account holder"),
@@ -108,7 +108,7 @@ pub struct OperatorAccountPage {
     account: Account,
     /// True if the user is an administrator and may make changes.
     may_act: bool,
-    roles: Vec<RoleChoice>,
+    pub roles: Vec<RoleChoice>,
     /// True if the account is the user's own.
     is_own: bool,
     /// What payments that were taken back do to the account.
@@ -129,6 +129,7 @@ pub struct OperatorAccountPage {
     has_trial: bool,
     max_extension_days: i64,
     pub trial_fault: Option<FormFault>,
+    pub trial_days: String,
     pub rates: RatesForm,
     pub rates_fault: Option<FormFault>,
     /// A new key in plain text, which cannot be shown again.
@@ -142,11 +143,17 @@ pub struct OperatorAccountPage {
     fault: Option<FormFault>,
     pub refund_fault: Option<FormFault>,
     pub key_fault: Option<FormFault>,
+    /// The account, and the member of it, to which a key is to be moved.
+    pub move_to: String,
+    pub move_member: String,
     pub refund: RefundForm,
     pub role_fault: Option<FormFault>,
     /// Domains that the organisation claims.
     domains: Vec<String>,
+    pub domain: String,
     pub domain_fault: Option<FormFault>,
+    /// What the user typed to confirm that the account is to be deleted.
+    pub confirmation: String,
     pub delete_fault: Option<FormFault>,
     /// Reason for which suspending or resuming the account failed.
     pub status_fault: Option<FormFault>,
@@ -228,6 +235,7 @@ pub fn page(
         has_trial,
         max_extension_days: MAX_EXTENSION_DAYS,
         trial_fault: None,
+        trial_days: "7".to_owned(),
         new_key: None,
         new_key_name: String::new(),
         new_key_fault: None,
@@ -239,10 +247,14 @@ pub fn page(
         fault: None,
         refund_fault: None,
         key_fault: None,
+        move_to: String::new(),
+        move_member: String::new(),
         refund: RefundForm::default(),
         role_fault: None,
         domains: app.accounts.organisations().domains(&account.id)?,
+        domain: String::new(),
         domain_fault: None,
+        confirmation: String::new(),
         delete_fault: None,
         status_fault: None,
         new_link: None,
@@ -463,7 +475,7 @@ impl PostingOrder {
             "topup" => PostingKind::TopUp,
             "adjustment" => PostingKind::Adjust,
             "deduction" => PostingKind::Deduct,
-            _ => return Err("Choose the kind of posting.".into()),
+            _ => return Err(FormFault::at("kind", "Choose a kind of the list.")),
         };
         let amount = submitted
             .credits
@@ -563,10 +575,22 @@ async fn post_order(
     require_recent_password(app, form).await?;
     if order.amount < Micro::ZERO && !form.is_confirmed() {
         let taken = Micro::ZERO.minus(order.amount);
+        let available = app.billing.balance(&account.id, now_ms())?.available;
+        // A posting whose reference is known changes nothing: its repetition is answered as such.
+        if taken > available
+            && app
+                .billing
+                .receipts()
+                .find_entry(&order.reference)?
+                .is_none()
+        {
+            let fault = format!("Only {available} credits are available to deduct.");
+            return Err(FormStop::conflict(FormFault::at("credits", fault)));
+        }
         let consequence = format!(
             "The balance of {} decreases by {taken} credits. Only a grant or another adjustment \
              reverses it.",
-            account.email
+            account.label()
         );
         let (title, button) = ("Deduct credits?", "Deduct");
         return Ok(ask(form, &account.id, title, consequence, button));
@@ -584,10 +608,11 @@ pub fn show_posting(
     posted: Result<PostingResult, StoreError>,
     verb: &str,
 ) -> Result<Response, FormStop> {
+    let refused = |field, why: String| FormStop::conflict(FormFault::at(field, sentence(&why)));
     let posted = posted.map_err(|error| match error {
-        StoreError::Refused(why) | StoreError::Unknown(why) | StoreError::ReferenceUsed(why) => {
-            FormStop::conflict(format!("Refused: {why}."))
-        }
+        StoreError::Refused(why) => refused("credits", why),
+        StoreError::ReferenceUsed(why) => refused("ref", why),
+        StoreError::Unknown(why) => FormStop::conflict(sentence(&why)),
         other => other.into(),
     })?;
     let (status, done) = if posted.is_new {

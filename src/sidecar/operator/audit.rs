@@ -7,6 +7,7 @@ use super::super::authz::Operator;
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
+use super::super::form::{self, FormFault};
 use super::super::page::{Frame, html};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
@@ -94,7 +95,7 @@ struct AuditLogPage {
     acts: Vec<FilterChoice>,
     outcomes: Vec<FilterChoice>,
     rows: Vec<AuditLine>,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
     is_filtered: bool,
     older: Option<String>,
     newest: Option<String>,
@@ -108,7 +109,7 @@ impl AuditLogQuery {
     }
 
     /// Parses the filter. The inner error is a text for the user.
-    fn filter(&self, accounts: &Accounts) -> Result<Result<AuditFilter, &'static str>, StoreError> {
+    fn filter(&self, accounts: &Accounts) -> Result<Result<AuditFilter, FormFault>, StoreError> {
         let person = |text: &str| -> Result<Option<String>, StoreError> {
             let text = text.trim();
             if text.is_empty() {
@@ -121,18 +122,21 @@ impl AuditLogQuery {
             "" => None,
             day => match day_start_ms(day) {
                 Some(start_ms) => Some((start_ms, start_ms + DAY_MS)),
-                None => return Ok(Err("Write a day as 2026-11-21.")),
+                None => return Ok(Err(FormFault::at("day", "Write a day as 2026-11-21."))),
             },
         };
         let act = (!self.act.is_empty()).then(|| self.act.clone());
         if let Some(act) = &act
             && !ACTS.iter().any(|(name, _)| name == act)
         {
-            return Ok(Err("Choose a kind of the list."));
+            return Ok(Err(FormFault::at("act", "Choose a kind of the list.")));
         }
         let outcome = OutcomeKind::parse(&self.outcome);
         if outcome.is_none() && !self.outcome.is_empty() {
-            return Ok(Err("Choose an outcome of the list."));
+            return Ok(Err(FormFault::at(
+                "outcome",
+                "Choose an outcome of the list.",
+            )));
         }
         Ok(Ok(AuditFilter {
             actor: person(&self.by)?,

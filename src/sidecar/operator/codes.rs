@@ -13,13 +13,14 @@ use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
 use accounts::db::codes::CodeBatch;
-use accounts::{Actor, CreatedCodes, MAX_CODE_MS, MAX_CODES_PER_BATCH, NewCodes};
+use accounts::{Actor, CreatedCodes, MAX_CODE_CREDITS, MAX_CODE_MS, MAX_CODES_PER_BATCH, NewCodes};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use base::clock::now_ms;
+use credits::money::Micro;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,24 +138,28 @@ async fn create_codes(
     let credits = credits.map_err(|error| {
         FormStop::invalid(FormFault::at("credits", format!("Credits: {error}.")))
     })?;
-    // A value that is not a number becomes 0, which is out of range.
-    let number = |name: &str| form.field(name).trim().parse::<u32>().unwrap_or(0);
+    if !(Micro::new(1)..=MAX_CODE_CREDITS).contains(&credits) {
+        let fault = format!("Credits must be above 0 and at most {MAX_CODE_CREDITS}.");
+        return Err(FormStop::invalid(FormFault::at("credits", fault)));
+    }
+    let number = |name: &'static str, max: i64| {
+        form::parse_whole(name, form.field(name), 1..=max).map_err(FormStop::invalid)
+    };
+    let count = |name| {
+        let count = number(name, MAX_CODES_PER_BATCH.into())?;
+        Ok::<_, FormStop>(u32::try_from(count).unwrap_or(MAX_CODES_PER_BATCH))
+    };
     let now_ms = now_ms();
     let new = NewCodes {
         credits,
-        count: number("count"),
-        expires_at_ms: now_ms.saturating_add(i64::from(number("days")) * DAY_MS),
-        per_account: number("per_account"),
+        count: count("count")?,
+        expires_at_ms: now_ms.saturating_add(number("days", MAX_CODE_MS / DAY_MS)? * DAY_MS),
+        per_account: count("per_account")?,
     };
     require_recent_password(app, form).await?;
     let accounts = app.accounts.clone();
     let created = run_blocking(move || accounts.with_actor(&by, now_ms).create_codes(&new));
-    let CreatedCodes { codes, .. } = match created.await? {
-        Err(error @ accounts::AccountError::BadCodes) => {
-            return Err(FormStop::invalid(format!("Cannot create codes: {error}.")));
-        }
-        created => created.map_err(PageError::from)?,
-    };
+    let CreatedCodes { codes, .. } = created.await??;
     let page = CodesPage {
         created: Some(codes.join("\n")),
         ..page(app, &form.user, "")?

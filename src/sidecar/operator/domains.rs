@@ -7,7 +7,7 @@ use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
 use super::account::{find, page};
@@ -30,6 +30,7 @@ pub async fn set_domain(
     form::respond(outcome, |fault| {
         let mut page = page(&app, &form.user, account)?;
         page.domain_fault = Some(fault);
+        page.domain = form.field("domain").to_owned();
         Ok(page)
     })
 }
@@ -56,12 +57,14 @@ async fn change(
             let path = format!("/dashboard/operator/accounts/{}", account.id);
             Ok(Redirect::to(&path).into_response())
         }
-        Err(AccountError::BadDomain) => Err(FormStop::invalid(
+        Err(AccountError::BadDomain) => Err(FormStop::invalid(FormFault::at(
+            "domain",
             "This is not a domain. Write what follows the @ of an address, such as example.com.",
-        )),
-        Err(AccountError::DomainTaken) => Err(FormStop::conflict(
+        ))),
+        Err(AccountError::DomainTaken) => Err(FormStop::conflict(FormFault::at(
+            "domain",
             "An organisation has claimed this domain already.",
-        )),
+        ))),
         Err(error @ AccountError::TooManyClaims) => Err(FormStop::conflict(error.to_string())),
         Err(AccountError::NoMember) => Err(PageError::NotFound.into()),
         Err(error) => Err(error.into()),

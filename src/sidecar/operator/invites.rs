@@ -5,10 +5,11 @@ use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::Timestamp;
 use super::super::error::PageError;
+use super::super::form::{self, FormFault, FormStop, sentence};
 use super::super::page::{Frame, html};
-use super::super::session::CurrentUser;
+use super::super::session::{CurrentUser, SignedForm};
 use super::super::state::SidecarState;
-use accounts::{AccountError, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
+use accounts::{AccountError, Actor, Invite, InviteState, MAX_INVITE_MS, MAX_INVITES_PER_BATCH};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -49,7 +50,10 @@ struct InvitesPage {
     older: Option<String>,
     first: bool,
     codes: Vec<String>,
-    fault: Option<String>,
+    fault: Option<FormFault>,
+    /// The form as it was sent.
+    count: String,
+    days: String,
     at_once_max: u32,
     days_max: i64,
 }
@@ -107,6 +111,8 @@ fn page(
         first: before.is_none(),
         codes: Vec::new(),
         fault: None,
+        count: "1".to_owned(),
+        days: "7".to_owned(),
         at_once_max: MAX_INVITES_PER_BATCH,
         days_max: MAX_INVITE_MS / DAY_MS,
     })
@@ -149,35 +155,42 @@ pub async fn create(
     State(app): State<Arc<SidecarState>>,
     OperatorForm { form, by }: OperatorForm,
 ) -> Result<Response, PageError> {
-    // Text that is not a number becomes 0, which is out of range.
-    let count = form.field("count").trim().parse().unwrap_or(0);
-    let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
+    let outcome = create_invites(&app, &form, by).await;
+    form::respond(outcome, |fault| {
+        Ok(InvitesPage {
+            fault: Some(fault),
+            count: form.field("count").to_owned(),
+            days: form.field("days").to_owned(),
+            ..page(&app, &form.user, None)?
+        })
+    })
+}
+
+async fn create_invites(
+    app: &SidecarState,
+    form: &SignedForm,
+    by: Actor,
+) -> Result<Response, FormStop> {
+    let number = |name: &'static str, max: i64| {
+        form::parse_whole(name, form.field(name), 1..=max).map_err(FormStop::invalid)
+    };
+    let count = number("count", MAX_INVITES_PER_BATCH.into())?;
+    let count = u32::try_from(count).unwrap_or(MAX_INVITES_PER_BATCH);
+    let good_for_ms = number("days", MAX_INVITE_MS / DAY_MS)? * DAY_MS;
     let accounts = app.accounts.clone();
     let created = run_blocking(move || {
-        accounts
-            .with_actor(&by, now_ms())
-            .create_invites(count, days.saturating_mul(DAY_MS))
-    })
-    .await?;
-    let (status, codes, fault) = match created {
-        Ok(codes) => (StatusCode::CREATED, codes, None),
-        Err(error @ AccountError::BadInvite) => {
-            (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(error))
-        }
-        Err(error @ AccountError::TooManyInvites) => {
-            (StatusCode::CONFLICT, Vec::new(), Some(error))
-        }
-        Err(other) => return Err(other.into()),
+        let acting = accounts.with_actor(&by, now_ms());
+        acting.create_invites(count, good_for_ms)
+    });
+    let codes = created.await?.map_err(|error| match error {
+        AccountError::TooManyInvites => FormStop::conflict(sentence(&error.to_string())),
+        other => other.into(),
+    })?;
+    let page = InvitesPage {
+        codes,
+        ..page(app, &form.user, None)?
     };
-    let fault = fault.map(|error| format!("Cannot create invitations: {error}."));
-    Ok(html(
-        status,
-        &InvitesPage {
-            codes,
-            fault,
-            ..page(&app, &form.user, None)?
-        },
-    ))
+    Ok(html(StatusCode::CREATED, &page))
 }
 
 pub async fn revoke(

@@ -8,7 +8,7 @@ use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::confirm::{self, Confirmation};
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop, sentence};
 use super::super::page::html;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
@@ -72,7 +72,8 @@ async fn create_key(
     });
     let new = created.await?.map_err(|error| match error {
         AccountError::Store(error) => FormStop::from(error),
-        error => FormStop::invalid(format!("Cannot create a key: {error}.")),
+        error @ AccountError::TooManyKeys => FormStop::conflict(sentence(&error.to_string())),
+        error => FormStop::invalid(FormFault::at("name", sentence(&error.to_string()))),
     })?;
     let mut page = page(app, &form.user, account.clone())?;
     page.new_key = Some(new);
@@ -100,7 +101,7 @@ pub async fn change(
         });
     }
     let back = format!("/dashboard/operator/accounts/{id}#keys");
-    let (shown, email) = (&key.shown, &account.email);
+    let (shown, label) = (&key.shown, account.label());
     let question = |title, consequence, button| Confirmation {
         title,
         consequence,
@@ -112,7 +113,7 @@ pub async fn change(
         KeyStatusChange::Disable => Some(question(
             "Disable this key?",
             format!(
-                "The gateway refuses {shown} of {email} from the next request on, until the \
+                "The gateway refuses {shown} of {label} from the next request on, until the \
                  account holder or an administrator enables it again. Running requests end normally."
             ),
             "Disable key",
@@ -120,7 +121,7 @@ pub async fn change(
         KeyStatusChange::Revoke => Some(question(
             "Revoke this key?",
             format!(
-                "The gateway refuses {shown} of {email} from the next request on, for good. Running \
+                "The gateway refuses {shown} of {label} from the next request on, for good. Running \
                  requests end normally."
             ),
             "Revoke key",
@@ -159,6 +160,8 @@ pub async fn move_to(
     form::respond(outcome, |fault| {
         let mut page = page(&app, &form.user, account)?;
         page.key_fault = Some(fault);
+        page.move_to = form.field("to").to_owned();
+        page.move_member = form.field("member").to_owned();
         Ok(page)
     })
 }
@@ -176,11 +179,12 @@ async fn move_key(
             return Ok(None);
         }
         let found = app.accounts.find(text)?;
-        let unknown = || FormStop::invalid(format!("No account has the id or e-mail {text}."));
-        found.map(Some).ok_or_else(unknown)
+        let fault = || FormFault::at(name, format!("No account has the id or e-mail {text}."));
+        found.map(Some).ok_or_else(|| FormStop::invalid(fault()))
     };
     let to = named("to")?.ok_or_else(|| {
-        FormStop::invalid("Enter the id or e-mail of the account that gets the key.")
+        let fault = "Enter the id or e-mail of the account that gets the key.";
+        FormStop::invalid(FormFault::at("to", fault))
     })?;
     let member = named("member")?;
     require_recent_password(app, form).await?;

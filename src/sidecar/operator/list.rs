@@ -8,6 +8,7 @@ use super::super::authz::{Operator, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::{BalanceAmount, Credits, Timestamp, group_digits};
 use super::super::error::PageError;
+use super::super::form::{self, FormFault};
 use super::super::page::{Frame, html};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
@@ -112,7 +113,7 @@ struct AccountsPage {
     q: String,
     kind: &'static str,
     sort: &'static str,
-    fault: Option<String>,
+    fault: Option<FormFault>,
     max_chars: usize,
     /// True if the user is an administrator and may make changes.
     may_act: bool,
@@ -168,7 +169,10 @@ pub async fn show(
         found,
         has_organisations,
     } = listed.await??;
-    let fault = is_too_long.then(|| format!("Search for at most {MAX_TERM_CHARS} characters."));
+    let fault = is_too_long.then(|| {
+        let fault = format!("Search for at most {MAX_TERM_CHARS} characters.");
+        FormFault::at("q", fault)
+    });
     let status = match is_too_long {
         true => StatusCode::UNPROCESSABLE_ENTITY,
         false => StatusCode::OK,

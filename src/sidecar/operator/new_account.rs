@@ -8,7 +8,7 @@ use super::super::authz::{Operator, OperatorForm, may_administer};
 use super::super::blocking::run_blocking;
 use super::super::display::Timestamp;
 use super::super::error::PageError;
-use super::super::form::{self, FormFault, FormStop};
+use super::super::form::{self, FormFault, FormStop, sentence};
 use super::super::page::{Frame, html};
 use super::super::session::CurrentUser;
 use super::super::state::SidecarState;
@@ -80,12 +80,14 @@ pub async fn create(
         form.field("trial") == "yes",
     );
     let outcome = async {
-        let role = role.ok_or_else(|| FormStop::invalid("Choose the role of the account."))?;
+        let role = role.ok_or_else(|| {
+            FormStop::invalid(FormFault::at("role", "Choose the role of the account."))
+        })?;
         require_recent_password(&app, &mut form).await?;
         let (work, to) = (Arc::clone(&app), email.clone());
         let opened = run_blocking(move || open(&work, &to, role, trial, &by)).await?;
         let (account, link) = opened.map_err(|error| {
-            let fault = format!("Cannot create the account: {error}.");
+            let fault = FormFault::at("email", sentence(&error.to_string()));
             match error {
                 AccountError::BadEmail => FormStop::invalid(fault),
                 AccountError::EmailTaken => FormStop::conflict(fault),

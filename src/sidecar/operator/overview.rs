@@ -229,7 +229,7 @@ fn load(
     let mut emails = BTreeMap::new();
     for (id, _) in &spenders {
         if let Some(account) = app.accounts.find(id)? {
-            emails.insert(id.clone(), account.email);
+            emails.insert(id.clone(), account.label().to_owned());
         }
     }
     let of_period = totals.iter().filter(|day| day.day > today - days);

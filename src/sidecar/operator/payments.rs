@@ -9,11 +9,12 @@ use super::super::buying::PaymentView;
 use super::super::confirm::{self, Confirmation};
 use super::super::display::{BalanceAmount, Timestamp};
 use super::super::error::PageError;
-use super::super::form::{self, FormFault, FormStop};
+use super::super::form::{self, FormFault, FormStop, sentence};
 use super::super::page::{Frame, html};
 use super::super::session::{CurrentUser, SignedForm};
 use super::super::spending::encode;
 use super::super::state::SidecarState;
+use super::account::reference_rule;
 use super::list::MAX_TERM_CHARS;
 use crate::billing::corrections::{MAX_REFERENCE_CHARS, is_valid_reference};
 use crate::payments::{Difference, OrderRow, OrderState, PaymentError, Reconciliation};
@@ -62,7 +63,7 @@ struct PaymentRow {
 struct PaymentsPage {
     frame: Frame,
     query: PaymentFilterQuery,
-    fault: Option<&'static str>,
+    fault: Option<FormFault>,
     is_filtered: bool,
     /// States, and whether one is chosen.
     states: Vec<(&'static str, &'static str, bool)>,
@@ -123,7 +124,7 @@ fn row(accounts: &Accounts, order: &OrderRow) -> Result<PaymentRow, StoreError> 
     Ok(PaymentRow {
         payment: PaymentView::new(order),
         account: order.account.clone(),
-        email: account.map_or_else(|| order.account.clone(), |it| it.email),
+        email: account.map_or_else(|| order.account.clone(), |it| it.label().to_owned()),
     })
 }
 
@@ -152,13 +153,15 @@ fn list_page(
     let book = database.payment_book();
     let state = OrderState::from_name(&query.state);
     let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-    let is_too_long = [&query.account, &query.id]
-        .iter()
-        .any(|text| text.chars().count() > MAX_TERM_CHARS);
-    let fault = match () {
-        () if is_too_long => Some("Search for at most 254 characters."),
-        () if state.is_none() && !query.state.is_empty() => Some("Choose a status of the list."),
-        () => None,
+    let too_long = [("account", &query.account), ("id", &query.id)]
+        .into_iter()
+        .find(|(_, text)| text.chars().count() > MAX_TERM_CHARS);
+    let fault = match too_long {
+        Some((field, _)) => Some(FormFault::at(field, "Search for at most 254 characters.")),
+        None if state.is_none() && !query.state.is_empty() => {
+            Some(FormFault::at("state", "Choose a status of the list."))
+        }
+        None => None,
     };
     let account = match text(&query.account) {
         Some(name) => app
@@ -172,7 +175,7 @@ fn list_page(
         id: text(&query.id),
         state,
     };
-    let orders = match fault {
+    let orders = match &fault {
         Some(_) => Vec::new(),
         None => book.find_orders(&filter, &query.before, ROWS_PER_PAGE)?,
     };
@@ -271,21 +274,18 @@ async fn refund_order(
         ("", _) => None,
         (text, Some(currency)) => {
             let parsed = currency.parse(text);
-            Some(
-                parsed
-                    .map_err(|fault| FormStop::invalid(format!("The amount is wrong: {fault}.")))?,
-            )
+            Some(parsed.map_err(|fault| {
+                let fault = format!("The amount is wrong: {fault}.");
+                FormStop::invalid(FormFault::at("amount", fault))
+            })?)
         }
         (_, None) => {
-            return Err(FormStop::invalid(
-                "Leave the amount empty to refund all of it.",
-            ));
+            let fault = "Leave the amount empty to refund all of it.";
+            return Err(FormStop::invalid(FormFault::at("amount", fault)));
         }
     };
     if !is_valid_reference(&reference) {
-        return Err(FormStop::invalid(format!(
-            "A reference must have 1 to {MAX_REFERENCE_CHARS} characters."
-        )));
+        return Err(FormStop::invalid(FormFault::at("ref", reference_rule())));
     }
     require_recent_password(app, form).await?;
     if !form.is_confirmed() {
@@ -317,10 +317,15 @@ async fn refund_order(
             );
             Ok(Redirect::to(&page).into_response())
         }
-        Err(PaymentError::Amount(fault)) => Err(FormStop::invalid(sentence(&fault))),
-        Err(PaymentError::Conflict(fault) | PaymentError::ReferenceUsed(fault)) => {
-            Err(FormStop::conflict(sentence(&fault)))
+        Err(PaymentError::Amount(fault)) => {
+            let fault = FormFault::at("amount", sentence(&fault));
+            Err(FormStop::invalid(fault))
         }
+        Err(PaymentError::ReferenceUsed(fault)) => {
+            let fault = FormFault::at("ref", sentence(&fault));
+            Err(FormStop::conflict(fault))
+        }
+        Err(PaymentError::Conflict(fault)) => Err(FormStop::conflict(sentence(&fault))),
         Err(PaymentError::Provider(error)) => Err(FormStop::Fault(
             StatusCode::BAD_GATEWAY,
             format!(
@@ -331,15 +336,4 @@ async fn refund_order(
         )),
         Err(error) => Err(FormStop::Error(error.into())),
     }
-}
-
-/// The text of an error as a sentence.
-fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let first: String = letters
-        .next()
-        .into_iter()
-        .flat_map(char::to_uppercase)
-        .collect();
-    format!("{first}{}.", letters.as_str())
 }

@@ -7,10 +7,10 @@ use super::super::account::require_recent_password;
 use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormFault, FormStop};
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
-use super::account::{ask, find, page};
+use super::account::{ask, find, page, role_choices};
 use accounts::{Account, Actor, CloseAccountOutcome, Role};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -30,6 +30,9 @@ pub async fn set_role(
     form::respond(outcome, |fault| {
         let mut page = page(&app, &form.user, account)?;
         page.role_fault = Some(fault);
+        if let Some(role) = Role::parse(form.field("role")) {
+            page.roles = role_choices(role);
+        }
         Ok(page)
     })
 }
@@ -41,7 +44,7 @@ async fn change_role(
     by: Actor,
 ) -> Result<Response, FormStop> {
     let role = Role::parse(form.field("role"))
-        .ok_or_else(|| FormStop::invalid("Choose a role of the list."))?;
+        .ok_or_else(|| FormStop::invalid(FormFault::at("role", "Choose a role of the list.")))?;
     let path = format!("/dashboard/operator/accounts/{}", account.id);
     if role == account.role {
         return Ok(Redirect::to(&path).into_response());
@@ -74,9 +77,9 @@ async fn change_role(
     match changed.await?? {
         CloseAccountOutcome::Done => Ok(Redirect::to(&path).into_response()),
         CloseAccountOutcome::NoAccount => Err(PageError::NotFound.into()),
-        CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => {
-            Err(FormStop::conflict(LAST_ADMINISTRATOR))
-        }
+        CloseAccountOutcome::LastAdministrator | CloseAccountOutcome::LastOwner => Err(
+            FormStop::conflict(FormFault::at("role", LAST_ADMINISTRATOR)),
+        ),
     }
 }
 
@@ -90,11 +93,12 @@ pub async fn delete(
     form::respond(outcome, |fault| {
         let mut page = page(&app, &form.user, account)?;
         page.delete_fault = Some(fault);
+        page.confirmation = form.field("confirmation").to_owned();
         Ok(page)
     })
 }
 
-/// Deletes an account. The form must repeat the e-mail, as on the holder's own page.
+/// Deletes an account. The form must repeat its e-mail or, for an organisation, its name.
 async fn delete_account(
     app: &Arc<SidecarState>,
     account: &Account,
@@ -107,19 +111,26 @@ async fn delete_account(
         ));
     }
     let typed = form.field("confirmation").trim();
-    if !typed.eq_ignore_ascii_case(&account.email) {
-        return Err(FormStop::invalid(
-            "This is not the e-mail of the account. Type it exactly as shown above.",
-        ));
+    if !typed.eq_ignore_ascii_case(account.label()) {
+        let name = match account.organisation {
+            Some(_) => "name of the organisation",
+            None => "e-mail of the account",
+        };
+        let fault = format!("This is not the {name}. Type it exactly as shown above.");
+        return Err(FormStop::invalid(FormFault::at("confirmation", fault)));
     }
     require_recent_password(app, form).await?;
     if !form.is_confirmed() {
         let balance = app.billing.balance(&account.id, now_ms())?.balance;
+        let ends = match account.organisation {
+            Some(_) => "and its members cannot use it any more",
+            None => "its sessions end, and its e-mail is forgotten",
+        };
         let consequence = format!(
-            "All keys of {} are refused from the next request on, its sessions end, and its e-mail is \
-             forgotten. The ledger keeps its entries; its balance of {balance} credits cannot be spent \
-             any more. Running requests end normally and are billed. This cannot be undone.",
-            account.email
+            "All keys of {} are refused from the next request on, {ends}. The ledger keeps its \
+             entries; its balance of {balance} credits cannot be spent any more. Running requests end \
+             normally and are billed. This cannot be undone.",
+            account.label()
         );
         let (title, button) = ("Delete this account?", "Delete account");
         return Ok(ask(form, &account.id, title, consequence, button));

@@ -67,19 +67,26 @@ impl RefundOrder {
 
     /// Returns the consequence that the confirmation page names, or the reason why no refund is
     /// possible.
-    fn consequence(&self, charge: &RequestCharge) -> Result<String, String> {
+    fn consequence(&self, charge: &RequestCharge) -> Result<String, FormFault> {
         let RequestCharge {
             charged, refunded, ..
         } = charge;
         let (id, rest) = (&self.request_id, charge.rest());
         if !charged.is_positive() {
-            return Err(format!("The request {id} cost nothing."));
+            let fault = format!("The request {id} cost nothing.");
+            return Err(FormFault::at("request", fault));
         }
         let amount = self.amount.unwrap_or(rest);
-        if !rest.is_positive() || amount > rest {
-            return Err(format!(
-                "The request {id} cost {charged} credits, of which {refunded} are already refunded."
-            ));
+        if !rest.is_positive() {
+            let fault = format!("All {charged} credits of the request {id} are refunded already.");
+            return Err(FormFault::at("request", fault));
+        }
+        if amount > rest {
+            let fault = format!(
+                "The request {id} cost {charged} credits, of which {refunded} are already refunded. \
+                 At most {rest} can be refunded."
+            );
+            return Err(FormFault::at("credits", fault));
         }
         Ok(format!(
             "The account receives {amount} credits. The request {id} cost {charged} credits, of \

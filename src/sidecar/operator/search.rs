@@ -117,14 +117,15 @@ pub async fn show(
     let (answer, since, link) = match found {
         SearchResult::Page(path) => return Ok(Redirect::to(&path).into_response()),
         SearchResult::Running { account, at_ms } => {
-            let email = app.accounts.find(&account)?.map(|it| it.email);
+            let found = app.accounts.find(&account)?;
+            let label = found.map(|it| it.label().to_owned());
             let path = format!("/dashboard/operator/accounts/{account}");
             let text = "This request runs now, or its end is not in the ledger yet. Its receipt will \
                         have the same id.";
             (
                 text,
                 Some(Timestamp(at_ms)),
-                Some((path, email.unwrap_or(account))),
+                Some((path, label.unwrap_or(account))),
             )
         }
         SearchResult::Nothing(text) => (text, None, None),

@@ -36,7 +36,7 @@ pub async fn set_status(
         let consequence = format!(
             "The gateway refuses all keys of {} from the next request on, until you resume the \
              account. Running requests end normally.",
-            found.email
+            found.label()
         );
         let (title, button) = ("Suspend this account?", "Suspend account");
         return Ok(ask(&form, &id, title, consequence, button));

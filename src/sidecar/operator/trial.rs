@@ -7,7 +7,7 @@ use super::super::authz::OperatorForm;
 use super::super::blocking::run_blocking;
 use super::super::display::format_time;
 use super::super::error::PageError;
-use super::super::form::{self, FormStop};
+use super::super::form::{self, FormStop, sentence};
 use super::super::page::html;
 use super::super::session::SignedForm;
 use super::super::state::SidecarState;
@@ -33,6 +33,7 @@ pub async fn extend(
     form::respond(outcome, |fault| {
         let mut page = page(&app, &form.user, account)?;
         page.trial_fault = Some(fault);
+        page.trial_days = form.field("days").to_owned();
         Ok(page)
     })
 }
@@ -43,11 +44,8 @@ async fn extend_trial(
     form: &mut SignedForm,
     by: Actor,
 ) -> Result<Response, FormStop> {
-    let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
-    if !(1..=MAX_EXTENSION_DAYS).contains(&days) {
-        let fault = format!("Extend the trial by 1 to {MAX_EXTENSION_DAYS} days.");
-        return Err(FormStop::invalid(fault));
-    }
+    let days = form::parse_whole("days", form.field("days"), 1..=MAX_EXTENSION_DAYS);
+    let days = days.map_err(FormStop::invalid)?;
     require_recent_password(app, form).await?;
     let at_ms = now_ms();
     let trial = app.billing.balance(&account.id, at_ms)?.trial;
@@ -72,7 +70,7 @@ async fn extend_trial(
         })
     });
     extended.await?.map_err(|error| match error {
-        StoreError::Refused(why) => FormStop::conflict(format!("Refused: {why}.")),
+        StoreError::Refused(why) => FormStop::conflict(sentence(&why)),
         error => error.into(),
     })?;
     let mut page = page(app, &form.user, account.clone())?;

@@ -2,6 +2,7 @@
 //!
 //! This file must not read the ledger.
 
+use crate::sidecar::form::FormFault;
 use askama::filters::urlencode_strict;
 use base::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use ledger::{HOUR_MS, UsageInterval, UsageSpan};
@@ -155,10 +156,7 @@ impl SpendingQuery {
 
     /// # Errors
     /// Returns the fault of the query as a text for the user.
-    pub(super) fn read(
-        &self,
-        now_ms: i64,
-    ) -> Result<(SpendingPeriod, SpendingGroup), &'static str> {
+    pub(super) fn read(&self, now_ms: i64) -> Result<(SpendingPeriod, SpendingGroup), FormFault> {
         let group = SpendingGroup::ALL
             .iter()
             .find(|(_, value, _)| *value == self.group_value())
@@ -167,7 +165,7 @@ impl SpendingQuery {
         Ok((self.period(now_ms)?, group))
     }
 
-    fn period(&self, now_ms: i64) -> Result<SpendingPeriod, &'static str> {
+    fn period(&self, now_ms: i64) -> Result<SpendingPeriod, FormFault> {
         let today = now_ms.div_euclid(DAY_MS);
         let month = month_number(now_ms);
         let month_day =
@@ -179,28 +177,34 @@ impl SpendingQuery {
             "month" => (month_day(month), today + 1),
             "last-month" => (month_day(month - 1), month_day(month)),
             CUSTOM_RANGE => self.custom_days(today)?,
-            _ => return Err("Unknown range. Choose one of the links, or a first and a last day."),
+            _ => {
+                let fault = "Unknown range. Choose one of the links, or a first and a last day.";
+                return Err(fault.into());
+            }
         };
         Ok(SpendingPeriod::from_days(from, to, today))
     }
 
-    fn custom_days(&self, today: i64) -> Result<(i64, i64), &'static str> {
-        let day = |text: &str| match text {
-            "" => Err("Choose a first and a last day."),
+    fn custom_days(&self, today: i64) -> Result<(i64, i64), FormFault> {
+        let day = |field: &'static str, text: &str| match text {
+            "" => Err(FormFault::at(field, "Choose a first and a last day.")),
             text => day_start_ms(text)
                 .map(|start_ms| start_ms.div_euclid(DAY_MS))
-                .ok_or("Write a day of the calendar as 2026-11-21."),
+                .ok_or_else(|| FormFault::at(field, "Write a day of the calendar as 2026-11-21.")),
         };
-        let (from, last) = (day(&self.from)?, day(&self.to)?);
+        let (from, last) = (day("from", &self.from)?, day("to", &self.to)?);
         if from > last {
-            return Err("The first day must not be after the last day.");
+            let fault = "The first day must not be after the last day.";
+            return Err(FormFault::at("from", fault));
         }
         // In time zones east of Greenwich, tomorrow may have begun.
         if last > today + 1 {
-            return Err("The last day must not be in the future.");
+            let fault = "The last day must not be in the future.";
+            return Err(FormFault::at("to", fault));
         }
         if earliest_first_day(last).is_some_and(|earliest| from < earliest) {
-            return Err("Choose at most ten years, such as 2016-11-23 to 2026-11-23.");
+            let fault = "Choose at most ten years, such as 2016-11-23 to 2026-11-23.";
+            return Err(FormFault::at("from", fault));
         }
         Ok((from, last + 1))
     }
@@ -345,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_bad_range_is_named() {
-        let fault = |range, from, to| query(range, from, to).read(NOW).unwrap_err();
+        let fault = |range, from, to| query(range, from, to).read(NOW).unwrap_err().to_string();
         for (from, to, word) in [
             ("", "2026-11-23", "a first and a last day"),
             ("2026-11-23", "", "a first and a last day"),
@@ -380,7 +384,12 @@ mod tests {
             by: "vendor".into(),
             ..SpendingQuery::default()
         };
-        assert!(by.read(NOW).unwrap_err().contains("by model, by key"));
+        assert!(
+            by.read(NOW)
+                .unwrap_err()
+                .to_string()
+                .contains("by model, by key")
+        );
     }
 
     #[test]

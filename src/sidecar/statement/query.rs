@@ -4,6 +4,7 @@
 
 use crate::billing::activity::ActivityCursor;
 use crate::sidecar::error::PageError;
+use crate::sidecar::form::FormFault;
 use crate::sidecar::page_cursor::parse_cursor;
 use base::clock::{day_start_ms, month_number, month_start_ms, rfc3339};
 use serde::Deserialize;
@@ -45,25 +46,27 @@ impl StatementPeriod {
 impl StatementQuery {
     /// # Errors
     /// Returns the fault of the query as a text for the user.
-    pub(super) fn read(&self, now_ms: i64) -> Result<StatementPeriod, &'static str> {
+    pub(super) fn read(&self, now_ms: i64) -> Result<StatementPeriod, FormFault> {
         let current = month_number(now_ms);
-        let month = |text: &str| match text {
+        let month = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => parse_month(text)
                 .map(Some)
-                .ok_or("Write a month as 2026-11."),
+                .ok_or_else(|| FormFault::at(field, "Write a month as 2026-11.")),
         };
-        let to = month(&self.to)?.unwrap_or(current);
-        let from = month(&self.from)?.unwrap_or(to - DEFAULT_MONTHS + 1);
+        let to = month("to", &self.to)?.unwrap_or(current);
+        let from = month("from", &self.from)?.unwrap_or(to - DEFAULT_MONTHS + 1);
         if from > to {
-            return Err("The first month must not be after the last month.");
+            let fault = "The first month must not be after the last month.";
+            return Err(FormFault::at("from", fault));
         }
         // In time zones east of Greenwich, the next month may have begun.
         if to > month_number(now_ms.saturating_add(DAY_MS)) {
-            return Err("The last month must not be in the future.");
+            let fault = "The last month must not be in the future.";
+            return Err(FormFault::at("to", fault));
         }
         if to - from >= MAX_MONTHS {
-            return Err("Choose at most ten years.");
+            return Err(FormFault::at("from", "Choose at most ten years."));
         }
         Ok(StatementPeriod { from, to })
     }
@@ -96,7 +99,7 @@ mod tests {
     /// 2026-11-23 16:30 UTC.
     const NOW: i64 = 1_795_451_400_000;
 
-    fn read(from: &str, to: &str) -> Result<(String, String), &'static str> {
+    fn read(from: &str, to: &str) -> Result<(String, String), FormFault> {
         let query = StatementQuery {
             from: from.into(),
             to: to.into(),
@@ -135,7 +138,7 @@ mod tests {
             ("", "2026-12", "in the future"),
             ("2016-11", "2026-11", "at most ten years"),
         ] {
-            let fault = read(from, to).unwrap_err();
+            let fault = read(from, to).unwrap_err().to_string();
             assert!(fault.contains(word), "{from} {to}: {fault}");
         }
         let bad = |before: &str| StatementQuery {

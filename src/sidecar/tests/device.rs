@@ -389,7 +389,9 @@ async fn polls_requests_and_guesses_are_limited() {
         assert_eq!(world.answer(&ann, &code, "").await.status, 200, "no guess");
     }
     for _ in 0..10 {
-        assert_eq!(world.answer(&ann, "BBBB-BBBB", "").await.status, 422);
+        let wrong = world.answer(&ann, "BBBB-BBBB", "").await;
+        assert_eq!(wrong.status, 422);
+        wrong.has_fault_at("user_code");
     }
     let limited = world.answer(&ann, &code, "").await;
     assert_eq!(limited.status, 429, "also a right one, from then on");

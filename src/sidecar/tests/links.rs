@@ -61,6 +61,7 @@ async fn a_link_sets_the_password_once_signs_in_and_ends_every_other_session() {
     let short = world.use_link(&link, "short").await;
     assert_eq!(short.status, 422);
     assert!(short.body.contains("The link still works"));
+    short.has_fault_at("password");
     world.get("/dashboard", &session).await.expect(200);
 
     let used = world.use_link(&link, NEW_PASSWORD).await;

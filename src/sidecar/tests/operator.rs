@@ -3,6 +3,7 @@
 
 mod audit;
 mod codes;
+mod forms;
 mod keys;
 mod list;
 mod new_account;
@@ -227,7 +228,7 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     for password in ["", "not the password"] {
         let refused = suspend(password).await;
         assert_eq!((refused.status, refused.inside("status")), (403, "active"));
-        refused.shows("id=\"door-fault\"");
+        refused.has_fault_at("door_password");
     }
     let key = root.post("/dashboard/keys", "name=k").await;
     assert_eq!(key.status, 403);

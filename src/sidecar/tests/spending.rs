@@ -162,20 +162,29 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
 async fn a_range_that_is_none_gets_the_form_again_and_ten_years_are_shown() {
     let world = world(&[]).await;
     let cookie = world.sign_up("a@example.com").await;
-    for (query, text) in [
-        ("range=year", "Unknown range"),
-        ("by=vendor", "by model, by key or by day"),
-        ("range=custom", "a first and a last day"),
-        ("from=2026-02-30&to=2026-03-01", "of the calendar"),
-        ("from=2026-03-02&to=2026-03-01", "must not be after"),
-        ("from=1990-01-01&to=2001-03-01", "at most ten years"),
-        ("from=2010-02-27&to=2020-02-28", "2016-11-23 to 2026-11-23"),
-        ("from=2026-01-01&to=9999-01-01", "in the future"),
-        ("from=%22%3E%3Cscript%3E&to=2026-03-01", "of the calendar"),
+    for (query, field, text) in [
+        ("range=year", "", "Unknown range"),
+        ("by=vendor", "", "by model, by key or by day"),
+        ("range=custom", "from", "a first and a last day"),
+        ("from=2026-02-30&to=2026-03-01", "from", "of the calendar"),
+        ("from=2026-03-02&to=2026-03-01", "from", "must not be after"),
+        ("from=1990-01-01&to=2001-03-01", "from", "at most ten years"),
+        (
+            "from=2010-02-27&to=2020-02-28",
+            "from",
+            "2016-11-23 to 2026-11-23",
+        ),
+        ("from=2026-01-01&to=9999-01-01", "to", "in the future"),
+        (
+            "from=%22%3E%3Cscript%3E&to=2026-03-01",
+            "from",
+            "of the calendar",
+        ),
     ] {
         let path = format!("/dashboard/spending?{query}");
         let page = world.get(&path, &cookie).await;
         assert_eq!(page.status, 422, "{query}");
+        page.has_fault_at(field);
         assert!(page.body.contains(text), "{query}: {}", page.body);
         assert!(page.body.contains("name=\"from\"") && !page.body.contains("<script>"));
     }

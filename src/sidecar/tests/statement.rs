@@ -113,16 +113,18 @@ async fn a_statement_s_file_adds_up_and_holds_no_formula() {
 async fn a_period_that_is_none_gets_the_form_again() {
     let world = world(&[]).await;
     let cookie = world.sign_up("a@example.com").await;
-    for (query, text) in [
-        ("from=2020-13", "Write a month"),
-        ("from=2020-02&to=2020-01", "must not be after"),
-        ("from=1990-01&to=2001-01", "at most ten years"),
-        ("to=9000-01", "in the future"),
-        ("from=%22%3E%3Cscript%3E", "Write a month"),
+    for (query, field, text) in [
+        ("from=2020-13", "from", "Write a month"),
+        ("to=2020-13", "to", "Write a month"),
+        ("from=2020-02&to=2020-01", "from", "must not be after"),
+        ("from=1990-01&to=2001-01", "from", "at most ten years"),
+        ("to=9000-01", "to", "in the future"),
+        ("from=%22%3E%3Cscript%3E", "from", "Write a month"),
     ] {
         for path in ["/dashboard/statement", "/dashboard/statement.csv"] {
             let page = world.get(&format!("{path}?{query}"), &cookie).await;
             assert_eq!(page.status, 422, "{path}?{query}");
+            page.has_fault_at(field);
             assert!(page.body.contains(text), "{path}?{query}: {}", page.body);
             assert!(page.body.contains("name=\"from\"") && !page.body.contains("<script>"));
             // A page, not a file in the folder of downloads.

@@ -259,6 +259,11 @@ impl LedgerChanges<'_> {
         );
         let rest = taken.0.plus(taken.1).minus(refunded);
         let amount = amount.unwrap_or(rest);
+        if !rest.is_positive() {
+            return Err(StoreError::Refused(format!(
+                "all {refunded} credits of request {request_id} are refunded already"
+            )));
+        }
         if !amount.is_positive() || amount > rest {
             return Err(StoreError::Refused(format!(
                 "cannot refund {amount} credits of request {request_id}: its debit was {}, of which {refunded} are already refunded",
@@ -414,15 +419,25 @@ fn existing_posting(
     if !is_same {
         let reference = &known.reference;
         return Ok(Err(StoreError::ReferenceUsed(format!(
-            "reference {reference:?} is already used for something else: entry {}, a {} of {} for account {} {}",
+            "reference {reference:?} is already used for something else: entry {} of kind {}, {} credits, account {}{}",
             known.seq,
             known.kind,
             known.change(),
             known.account,
-            known.detail,
+            describe_detail(known),
         ))));
     }
     unchanged(transaction, known).map(Ok)
+}
+
+/// Describes how a posting differs from others of its kind and amount: by a request, or a reason.
+fn describe_detail(entry: &LedgerEntry) -> String {
+    let PostingDetail {
+        request_id, reason, ..
+    } = PostingDetail::decode(&entry.detail).unwrap_or_default();
+    let request = request_id.map(|id| format!(", request {id}"));
+    let reason = reason.map(|reason| format!(", reason {reason:?}"));
+    request.into_iter().chain(reason).collect()
 }
 
 /// Returns the result of a posting that was made already.

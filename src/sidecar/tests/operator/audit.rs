@@ -147,9 +147,11 @@ async fn a_line_is_a_sentence_with_emails_and_names_and_no_json() {
         .get(&format!("/dashboard/operator/audit?day={}", &today[..10]))
         .await;
     assert!(lines(&found).len() > 8);
-    for bad in ["day=never", "act=nothing"] {
-        let page = root.get(&format!("/dashboard/operator/audit?{bad}")).await;
-        assert_eq!(page.status, 422, "{bad}");
+    for (field, bad) in [("day", "never"), ("act", "nothing"), ("outcome", "lost")] {
+        let path = format!("/dashboard/operator/audit?{field}={bad}");
+        let page = root.get(&path).await;
+        assert_eq!(page.status, 422, "{path}");
+        page.has_fault_at(field);
     }
 }
 

@@ -74,7 +74,7 @@ async fn a_key_of_another_account_is_not_reached_and_the_password_is_asked_for()
         let fields = format!("confirmed=yes&password={password}");
         let refused = root.post(&path, &fields).await;
         assert_eq!(refused.status, 403);
-        assert!(refused.body.contains("id=\"key-fault\""));
+        refused.has_fault_at("key_password");
     }
     assert!(root.acts().is_empty());
     let asked = root.post(&path, &format!("password={PASSWORD}")).await;
@@ -113,6 +113,11 @@ async fn a_key_is_moved_to_another_account_after_a_question() {
         refused.shows(words);
     }
     assert_eq!(*payer(), *root.account);
+    let refused = root
+        .post(&path, "to=b@example.com&member=z@example.com")
+        .await;
+    refused.has_fault_at("move_member");
+    refused.keeps("move_to", "b@example.com");
     let moved = root.post(&path, "to=b@example.com&confirmed=yes").await;
     let page = format!("/dashboard/operator/accounts/{other}#keys");
     assert_eq!((moved.status, &moved.headers["location"]), (303, &page));

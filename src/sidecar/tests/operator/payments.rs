@@ -62,6 +62,7 @@ async fn an_operator_finds_a_payment_and_refunds_it() {
     assert!(none.body.contains("No payments match"), "{}", none.body);
     let wrong = root.get("/dashboard/operator/payments?state=lost").await;
     assert_eq!(wrong.status, 422);
+    wrong.has_fault_at("state");
     let found = root.get("/dashboard/operator/search?q=pay_1").await;
     assert_eq!(
         found.headers["location"],
@@ -72,6 +73,10 @@ async fn an_operator_finds_a_payment_and_refunds_it() {
     let wrong = root.post(path, "amount=10.01&ref=t&confirmed=yes").await;
     assert_eq!(wrong.status, 422, "{}", wrong.body);
     assert!(wrong.body.contains("Only 10.00 USD"), "{}", wrong.body);
+    wrong.has_fault_at("amount");
+    let wrong = root.post(path, "amount=4&ref=").await;
+    wrong.has_fault_at("ref");
+    wrong.keeps("amount", "4");
     let question = root.post(path, "amount=4&ref=ticket 1").await;
     question.shows("pays 4.00 USD back");
     let provider = tokio::spawn(answer_refund(listener));

@@ -59,6 +59,14 @@ async fn a_refund_asks_first_and_is_posted_once() {
     assert_eq!(again.status, 200);
     assert!(again.body.contains("already posted, so nothing changed"));
 
+    // The reference with another amount: said in words, beside its field.
+    let other = confirmed.replace("0.0004", "0.0005");
+    let refused = root.post(&root.path("refund"), &other).await;
+    assert_eq!(refused.status, 409);
+    refused.has_fault_at("refund_ref");
+    refused.shows("of kind refund, 0.0004 credits, account acct_");
+    assert!(!refused.body.contains("request_id"), "{}", refused.body);
+
     // Without an amount, the rest of the charge.
     let rest = format!("request={}&credits=&ref=ticket 8", request(1));
     let question = root.post(&root.path("refund"), &rest).await;
@@ -66,11 +74,17 @@ async fn a_refund_asks_first_and_is_posted_once() {
     let rest = format!("{rest}&confirmed=yes");
     root.post(&root.path("refund"), &rest).await.expect(201);
     assert_eq!(root.balance(), "0.997");
+    let again = format!("request={}&ref=ticket 9", request(1));
+    let refused = root.post(&root.path("refund"), &again).await;
+    assert_eq!(refused.status, 409);
+    refused.has_fault_at("refund_request");
+    refused.shows("All 0.001 credits");
     assert_eq!(
         root.acts(),
         [
             "request.refund",
             "request.refund repeated",
+            "request.refund refused",
             "request.refund"
         ]
     );
@@ -148,14 +162,14 @@ async fn a_refund_that_the_ledger_would_refuse_loses_nothing_of_the_form() {
         (
             format!("request={one}&credits=0.0011&ref=r"),
             409,
-            "cost 0.001",
-            "",
+            "At most 0.001 can be refunded.",
+            credits,
         ),
         (
             format!("request={one}&credits=0.0011&ref=r&confirmed=yes"),
             409,
-            "Refused: cannot refund",
-            "",
+            "Cannot refund 0.0011 credits",
+            credits,
         ),
     ] {
         let refused = root.post(&root.path("refund"), &fields).await;
@@ -196,6 +210,31 @@ async fn a_deduction_asks_first() {
     let confirmed = format!("{fields}&confirmed=yes");
     root.post(&root.path("post"), &confirmed).await.expect(201);
     assert_eq!(root.balance(), "3");
+    // What the balance does not cover is refused before the question, and by the ledger after it.
+    let much = "kind=deduction&credits=3.5&ref=c&reason=a slip";
+    for (end, says) in [
+        ("", "Only 3 credits are available to deduct."),
+        (
+            "&confirmed=yes",
+            "Cannot deduct 3.5 credits: only 3 are available.",
+        ),
+    ] {
+        let refused = root.post(&root.path("post"), &format!("{much}{end}")).await;
+        assert_eq!(refused.status, 409, "{}", refused.body);
+        refused.has_fault_at("credits_deducted");
+        refused.keeps("credits_deducted", "3.5");
+        refused.keeps("deduct_ref", "c");
+        refused.shows(says);
+    }
+    let known = fields.replace("-2", "-4");
+    let question = root.post(&root.path("post"), &known).await;
+    assert_eq!(question.status, 200, "the ledger knows the reference");
+    let refused = root
+        .post(&root.path("post"), &format!("{known}&confirmed=yes"))
+        .await;
+    assert_eq!(refused.status, 409);
+    refused.has_fault_at("ref");
+    refused.shows("of kind adjust, -2 credits, account acct_");
     let added = "kind=adjustment&credits=1&ref=b&reason=a slip";
     root.post(&root.path("post"), added).await.expect(201);
 }
