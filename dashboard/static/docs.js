@@ -54,7 +54,6 @@ function searchDocs(form) {
     list.replaceChildren(...items);
     list.hidden = items.length === 0;
   };
-  form.hidden = false;
   field.addEventListener("input", show);
   form.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -147,6 +147,11 @@ async fn last_month_by_key_is_one_click_from_the_overview() {
         .await;
     is(&groups(&now)[0], &["CI &#60;b&#62;", "0.7000", "100 %"]);
     assert!(now.body.contains("data-refresh") && now.body.matches("<tr data-x").count() == 24);
+    let (_, chart) = now.body.split_once("<figure data-chart=\"times\"").unwrap();
+    assert!(
+        !chart.split_once('>').unwrap().0.contains("hidden"),
+        "its room is reserved"
+    );
     let days = world
         .get("/dashboard/spending?range=7d&by=day", &cookie)
         .await;
