@@ -25,7 +25,6 @@
 )]
 
 // The modules have the alphabetical order of rustfmt.
-pub mod account_merge;
 pub mod admin;
 pub mod app;
 pub mod billing;

@@ -58,13 +58,6 @@ impl SharedBalances for SharedStoreAdmin {
         ledger.changes().post_store_debit(&change, taken)
     }
 
-    fn held(&self, account: &str) -> Result<Micro, StoreError> {
-        block_on(async {
-            let store = SharedStore::connect(&self.address, STORE_TIMEOUT).await?;
-            Ok(wait_for_account(&store, account).await?.held.total())
-        })
-    }
-
     fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
         let accounts = ledger.events().account_ids()?;
         let findings = block_on(async {

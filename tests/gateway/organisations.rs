@@ -6,7 +6,6 @@ use crate::client::Request;
 use crate::surface::Messages;
 use crate::world::{Plan, SOON, World, wait_until};
 use serde_json::json;
-use std::os::unix::process::ExitStatusExt;
 
 impl World {
     /// Creates a key on the dashboard, in the account that the session shows.
@@ -156,68 +155,4 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     assert!(!last.status.success());
     let shown = world.json(&["org", "list"]);
     assert_eq!(shown["organisations"][0]["name"], json!("Acme"));
-}
-
-#[test]
-fn a_merge_that_is_killed_between_its_postings_moves_everything_once() {
-    let (world, owner) = Plan::default()
-        .edit("signup:", "organisations: true\nsignup:")
-        .with_account();
-    let made = world.json(&["org", "create", "Acme", "--owner", &owner.email]);
-    let company = made["account_id"].as_str().unwrap();
-    let old = world.account_with("old@example.test", &[]);
-    world.grant(&old, "1000", "funds");
-    world.grant(&owner, "3", "funds of the owner");
-    let ask = || world.ask(&Messages.whole(&old.key, "input=1000 output=1000"));
-    let request_id = ask().request_id();
-    world.ended(&old, 1);
-    let shown = |id: &str| world.json(&["account", "show", id]);
-    let before = shown(&old.id);
-    let paid = micro(&before["balance"]) - micro(&before["trial"]["credits_left"]);
-    assert!(paid > 0, "{before}");
-    let entries = world.entries(&old);
-
-    let merge = |into: &str| ["account", "merge", &old.id, "--into", into].map(str::to_owned);
-    let member = ["--member", &owner.email].map(str::to_owned);
-    let run = |more: &[&str], into: &str| {
-        let args = [&merge(into)[..], &member].concat();
-        let args = args.iter().map(|arg| &**arg);
-        world.command(&more.iter().copied().chain(args).collect::<Vec<_>>())
-    };
-    let refused = |into: &str, words: &str| {
-        let output = run(&[], into);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && text.contains(words), "{text}");
-    };
-    refused(company, "suspend it first");
-    world.json(&["account", "suspend", &old.id]);
-    let killed = run(&["--fail", "merged_out"], company);
-    assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
-    assert_eq!(micro(&shown(company)["balance"]), 0, "between them");
-    let other = world.json(&["org", "create", "Other", "--owner", &owner.email]);
-    refused(other["account_id"].as_str().unwrap(), "an earlier merge");
-    // What comes in between stays where it is.
-    world.grant(&old, "7", "late");
-    for is_new in [true, false] {
-        let args = [&merge(company)[..], &member].concat();
-        let args: Vec<_> = args.iter().map(|arg| &**arg).collect();
-        let merged = world.json(&args);
-        assert_eq!(micro(&merged["credits"]), paid, "{merged}");
-        assert_eq!(merged["is_new"], is_new, "{merged}");
-        assert_eq!(micro(&shown(company)["balance"]), paid);
-    }
-    let rest = micro(&before["trial"]["credits_left"]) + 7_000_000;
-    assert_eq!(micro(&shown(&old.id)["balance"]), rest, "what stays");
-    assert_eq!(shown(&old.id)["status"], "deleted");
-
-    let key = Request::get("/v1/credits").bearer(&old.key);
-    let standing = world.expect(200, &key);
-    assert_eq!(micro(&standing.json()["balance"]), paid, "the key works on");
-    assert_eq!(ask().status, 200);
-    let receipt = world.json(&["ledger", "show", &old.id, "--last", "100"]);
-    let receipt = receipt.as_array().unwrap();
-    assert_eq!(receipt.len(), entries.len() + 2, "{receipt:?}");
-    assert!(receipt.iter().any(|row| row["request_id"] == *request_id));
-    let verdict = world.json(&["ledger", "verify"]);
-    assert_eq!(verdict["findings"], json!([]), "{verdict}");
 }

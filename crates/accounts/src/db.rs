@@ -7,7 +7,6 @@
 //! `db/database.rs` (the connections).
 
 pub mod account_lifecycle;
-pub(crate) mod account_merges;
 pub mod alerts;
 pub mod audit;
 pub mod auto_topup;

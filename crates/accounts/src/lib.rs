@@ -12,7 +12,6 @@
     allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
 )]
 
-mod account_merge;
 mod accounts;
 mod api_key;
 mod audit;
@@ -44,7 +43,6 @@ mod sign_up;
 mod tests;
 mod views;
 
-pub use crate::account_merge::MovedParts;
 pub use crate::accounts::{Account, AccountStatus, Accounts};
 pub use crate::db::{KeyMember, Role, membership_id};
 pub use crate::key_settings::{KeyScope, KeySettings, KeySettingsPatch, RateSettings, RatesPatch};
@@ -56,7 +54,7 @@ pub use device_logins::{
     DEVICE_REQUEST_MS, DevicePoll, LOGIN_TOKEN_MS, LoginRefresh, LoginTokens, NewDeviceRequest,
 };
 pub use directory::AccountCounts;
-pub use error::{AccountError, KeyMoveRefusal, MergeRefusal};
+pub use error::{AccountError, KeyMoveRefusal};
 pub use identities::{Identity, ProviderIdentity, UnlinkOutcome};
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]

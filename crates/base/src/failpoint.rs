@@ -107,8 +107,6 @@ points! {
     PostTold = "post_told",
     /// A command has debited credit in the shared store, but the ledger lacks the debit.
     TakenThere = "taken_there",
-    /// A merge has taken the credits of an account, and the other account does not have them yet.
-    MergedOut = "merged_out",
     /// A segment has its final name, but the ledger has not recorded it.
     SegmentRenamed = "segment_renamed",
     /// The ledger is about to record a segment.
