@@ -187,7 +187,7 @@ fn an_answer_that_is_no_refusal_has_the_deadline_of_a_write_without_a_window() {
 #[test]
 fn a_connection_that_opens_its_windows_and_is_not_read_is_closed() {
     let world = Plan::default().limit("client_write_seconds", 1).start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     let marker = "lenient=1 bytes=40000000 events=4000 input=100 output=900";
     let body = Chat.body(marker, true, 12_000_000).to_string();
     let mut h2 = with_window(&world, MAX_WINDOW);
@@ -205,7 +205,7 @@ fn a_client_that_opens_its_window_slowly_gets_all_of_a_large_answer() {
     let world = Plan::default()
         .limit("client_write_seconds", limit.as_secs())
         .start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     let marker = "lenient=1 bytes=4000000 input=100 output=900";
     let began = Instant::now();
     let body = Chat.body(marker, false, 12_000_000).to_string();

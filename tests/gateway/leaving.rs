@@ -176,7 +176,7 @@ fn a_client_that_leaves_before_a_failure_of_the_vendors_pays_at_most_for_what_wa
 #[test]
 fn a_client_that_stops_reading_does_not_hold_the_gateway_for_ever() {
     let world = Plan::default().limit("client_write_seconds", 1).start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     let body = Messages.body(
         "lenient=1 bytes=40000000 events=4000 input=100 output=900",
         true,
@@ -201,7 +201,7 @@ fn a_client_that_was_given_up_is_cut_off_although_its_vendor_finishes() {
         .limit("client_write_seconds", 1)
         .limit("drain_after_client_seconds", 600)
         .start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     for (index, surface) in BOTH.into_iter().enumerate() {
         // More than the buffers hold, and little enough to be drained.
         let marker = "lenient=1 bytes=20000000 events=2000 input=100 output=900";
@@ -228,7 +228,7 @@ fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
     let world = Plan::default()
         .limit("client_write_seconds", LIMIT.as_secs())
         .start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     let marker = "lenient=1 bytes=20000000 events=200 input=100 output=900";
     for (index, (surface, stream)) in [(Messages, false), (Chat, true)].into_iter().enumerate() {
         let body = surface.body(marker, stream, 12_000_000);
@@ -252,7 +252,7 @@ fn a_client_that_reads_slowly_gets_all_of_a_large_answer() {
 #[test]
 fn a_client_that_takes_seconds_for_a_full_buffer_is_not_given_up() {
     let world = Plan::default().limit("client_write_seconds", 3).start();
-    let account = world.funded(10_000_000_000);
+    let account = world.funded(100_000_000_000);
     let marker = "lenient=1 bytes=20000000 events=2000 input=100 output=900";
     let body = Chat.body(marker, true, 12_000_000);
     let (mut connection, _) = begin(&world, &Chat.request(&account.key, &body), 0);
