@@ -395,7 +395,11 @@ fn a_grant_while_the_gateway_runs_counts_at_the_next_request_and_only_once() {
         ])
     };
     assert_eq!(grant("invoice-1")["balance"], "2.5");
-    world.works(Messages, &account.key);
+    // A command counts at most 50 ms after it has written, and a refused request costs nothing.
+    let asked = Messages.whole(&account.key, "input=10 output=10");
+    wait_until("the grant to count", SOON, || {
+        world.ask(&asked).status == 200
+    });
     let cost = Messages.cost(10, 10);
     assert_eq!(world.standing(&account).balance, 2_500_000 - cost);
     assert_eq!(grant("invoice-1")["counted"], false);

@@ -1,9 +1,10 @@
 # Prints the table of the stages. Input: name, status, wall ms, its budget in s, CPU ms, its budget in s, programs, their budget.
 
-function judge(what, value, budget,   percent) {
+# `least`: by how much a value must exceed its budget. A stage of some seconds can wait a minute for programs that are not in memory.
+function judge(what, value, budget, least,   percent) {
   if (budget == "-" || budget == 0) return
   percent = value * 100 / budget
-  if (percent > fail && enforced) { over[++overs] = sprintf("%s: %s %d, more than %d %% of the budget of %d", $1, what, value, fail, budget) }
+  if (percent > fail && value - budget > least && enforced) { over[++overs] = sprintf("%s: %s %d, more than %d %% of the budget of %d", $1, what, value, fail, budget) }
   else if (percent > warn) warnings[++warned] = sprintf("%s: %s %d, more than %d %% of the budget of %d", $1, what, value, warn, budget)
 }
 
@@ -11,9 +12,9 @@ function judge(what, value, budget,   percent) {
   wall_budget = $4 == "-" ? "-" : int($4 * speed / 100 * (cores < budget_cores ? budget_cores / cores : 1))
   cpu_budget = $6 == "-" ? "-" : int($6 * speed / 100)
   printf "%-44s %-7s %5d (%4s) %5d (%4s) %6s (%5s)\n", $1, $2 == 0 ? "passed" : "FAILED", $3 / 1000, wall_budget, $5 / 1000, cpu_budget, $7, $8
-  judge("wall time in s", $3 / 1000, wall_budget)
-  judge("CPU time in s", $5 / 1000, cpu_budget)
-  if ($7 != "-") judge("programs", $7, $8)
+  judge("wall time in s", $3 / 1000, wall_budget, 90)
+  judge("CPU time in s", $5 / 1000, cpu_budget, 0)
+  if ($7 != "-") judge("programs", $7, $8, 0)
   if ($2 == 0) passed++; else { failed++; reds[failed] = $1 }
 }
 
