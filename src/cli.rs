@@ -27,6 +27,7 @@ mod vendors;
 use crate::app;
 use crate::billing::Billing;
 use crate::shared_credit::shared_balances;
+use ::ledger::sqlite::row_cache;
 use account::{AccountCommand, KeyCommand};
 use accounts::Accounts;
 use audit::AuditCommand;
@@ -352,7 +353,8 @@ fn run(arguments: Cli) -> anyhow::Result<ExitCode> {
             return audit::run(command, &settings, json);
         }
         Command::Ledger(command) => {
-            return ledger::run(command, &config::load_for_command(&file)?, json);
+            let settings = config::load_for_command(&file)?;
+            return until_it_counts(|| ledger::run(command, &settings, json));
         }
         Command::Vendors(command) => {
             let settings = config::load(&file, FileChecks::Secrets)?;
@@ -438,13 +440,23 @@ fn with_store<T>(
     )?;
     billing.upkeep().set_archive(settings.ledger.archive());
     let now_ms = clock::now_ms();
-    run(&account::CommandContext {
-        accounts: &accounts,
-        billing: &billing,
-        settings,
-        json,
-        now_ms,
+    until_it_counts(|| {
+        run(&account::CommandContext {
+            accounts: &accounts,
+            billing: &billing,
+            settings,
+            json,
+            now_ms,
+        })
     })
+}
+
+/// Runs a command, and waits until the running gateway uses what it has written: the next request
+/// finds a granted credit, and not a revoked key.
+fn until_it_counts<T>(run: impl FnOnce() -> T) -> T {
+    let outcome = run();
+    row_cache::wait_until_others_see_writes();
+    outcome
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 use super::log_index::{LogHeader, LogIndex};
 use crate::StoreError;
 use crate::sqlite;
+use crate::sqlite::writer::last_write;
 use base::queue::{QueueSender, bounded_queue};
 use rusqlite::Connection;
 use std::collections::HashMap;
@@ -30,6 +31,14 @@ pub const ROW_CACHE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 pub const ROW_CACHE_MAX_AGE: Duration = Duration::from_millis(50);
 /// Maximum number of cached rows. One more clears the cache.
 const MAX_ROWS: usize = 16_384;
+
+/// Waits until other processes have seen what this process has written: until no cache can have a
+/// row of before that. Takes at most [`ROW_CACHE_MAX_AGE`], and no time if nothing was written.
+pub fn wait_until_others_see_writes() {
+    if let Some(written_at) = last_write() {
+        std::thread::sleep(ROW_CACHE_MAX_AGE.saturating_sub(written_at.elapsed()));
+    }
+}
 
 pub struct RowCache<V> {
     checked: Arc<CheckedRows<V>>,
@@ -225,10 +234,11 @@ impl<V> CachedRows<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::writer::WriteConnection;
     use std::cell::Cell;
 
     struct World {
-        _folder: tempfile::TempDir,
+        folder: tempfile::TempDir,
         other: Connection,
         cache: RowCache<i64>,
         reads: Cell<u32>,
@@ -244,7 +254,7 @@ mod tests {
                 .unwrap();
             let cache = RowCache::open(&path, "watch x").unwrap();
             Self {
-                _folder: folder,
+                folder,
                 other,
                 cache,
                 reads: Cell::new(0),
@@ -280,6 +290,20 @@ mod tests {
         fn make_check_due(&self) {
             self.set_age(ROW_CACHE_CHECK_INTERVAL);
         }
+    }
+
+    #[test]
+    fn who_wrote_can_wait_until_no_cache_has_a_row_of_before() {
+        let world = World::new();
+        world.set("a", 1);
+        let folder = world.folder.path();
+        let writer = sqlite::open(&folder.join("x.db"), "open x").unwrap();
+        let writer = WriteConnection::new(writer);
+        world.get("a");
+        writer.lock().execute("UPDATE t SET v = 2", []).unwrap();
+        wait_until_others_see_writes();
+        assert_eq!(world.cache.peek(b"a"), None, "it must be read");
+        assert_eq!(world.get("a"), Some(2));
     }
 
     #[test]

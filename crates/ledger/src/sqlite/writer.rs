@@ -1,5 +1,6 @@
 //! Holds the connection that writes to a database, and counts its uses. By the count, another
-//! thread notices a write that stands still.
+//! thread notices a write that stands still. The time of the last use tells a command how long to
+//! wait for other processes (`row_cache.rs`).
 //!
 //! This file must not run a statement.
 
@@ -33,6 +34,18 @@ pub fn begin_writes_by<T>(by: Instant, work: impl FnOnce() -> T) -> T {
 /// too late.
 pub fn begins_too_late() -> bool {
     BEGIN_BY.take().is_some_and(|by| Instant::now() >= by)
+}
+
+/// Time at which the last write of this process ended, to whichever database.
+static LAST_WRITE: Mutex<Option<Instant>> = Mutex::new(None);
+
+fn last_write_slot() -> MutexGuard<'static, Option<Instant>> {
+    LAST_WRITE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the time at which the last write of this process ended; `None` if it wrote nothing.
+pub fn last_write() -> Option<Instant> {
+    *last_write_slot()
 }
 
 pub struct WriteConnection {
@@ -104,6 +117,7 @@ impl DerefMut for WriteGuard<'_> {
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         self.count.0.fetch_add(1, Ordering::AcqRel);
+        *last_write_slot() = Some(Instant::now());
     }
 }
 
