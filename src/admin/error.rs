@@ -79,19 +79,19 @@ impl AdminError {
             ),
             Self::TimedOut => {
                 let message =
-                    "the request took too long and may have been completed: repeat it with the same reference, or look whether it was"
+                    "the request took too long and may have been completed: look whether it was. What has a reference can be repeated with it"
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "timed_out", message)
             }
             Self::Storage(_) => {
                 let message =
-                    "the gateway cannot read or write its files at the moment: repeat the request with the same reference"
+                    "the gateway cannot read or write its files at the moment: repeat the request, with the same reference if it has one"
                         .into();
                 (StatusCode::SERVICE_UNAVAILABLE, "storage", message)
             }
             Self::Internal(_) => {
                 let message =
-                    "something went wrong on our side: repeat the request with the same reference"
+                    "something went wrong on our side: repeat the request, with the same reference if it has one"
                         .into();
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }

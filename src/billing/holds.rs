@@ -141,6 +141,8 @@ pub enum ReserveError {
         needed: Micro,
     },
     TrialExpired,
+    /// The account was suspended after the request's key had been looked up.
+    Suspended,
     /// The rest of the spend limit of the key, or of its member, is less than the request needs.
     SpendLimit {
         of: Spender,

@@ -454,15 +454,6 @@ fn foreign_key() -> String {
     )
 }
 
-/// Returns the failure of a suspended account, with whom its holder can ask.
-fn suspended(settings: &Settings) -> Failure {
-    let mut failure = Failure::from_kind(Kind::AccountSuspended);
-    if let Some(support) = &settings.support {
-        failure.message = format!("{} Contact: {}", failure.message, support.shown());
-    }
-    failure
-}
-
 /// Message for a well-formed key that no account has.
 const UNKNOWN_KEY: &str = "The API key is not valid: it was revoked, or belongs to another gateway. Create one in the dashboard.";
 
@@ -483,7 +474,7 @@ async fn authenticate_request(
         AuthError::BadKey => Failure::new(Kind::BadKey, UNKNOWN_KEY),
         AuthError::KeyExpired(_) => Failure::from_kind(Kind::KeyExpired),
         AuthError::KeyDisabled(_) => Failure::from_kind(Kind::KeyDisabled),
-        AuthError::AccountSuspended(_) => suspended(&gateway.settings.load()),
+        AuthError::AccountSuspended(_) => credit_refusal::suspended(&gateway.settings.load()),
         AuthError::TooManyLookups => Failure::from_kind(Kind::KeyLookups),
         AuthError::Unavailable(error) => {
             log::error!("cannot check a key: {error}");

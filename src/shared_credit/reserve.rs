@@ -196,9 +196,13 @@ fn reserve_error(reply: ReserveReply, needed: Micro, command: &ReserveCommand<'_
         }
         ReserveReply::TrialExpired => ReserveError::TrialExpired,
         ReserveReply::SpendLimit { of, free } => {
-            let spend = command.within.map_or([None; 2], |(.., limits)| limits.spend);
+            let spend = command
+                .within
+                .map_or([None; 2], |(.., limits)| limits.spend);
             let limits = Spender::ALL.into_iter().zip(spend);
-            let limit = limits.filter(|(one, _)| *one == of).find_map(|(_, limit)| limit);
+            let limit = limits
+                .filter(|(one, _)| *one == of)
+                .find_map(|(_, limit)| limit);
             ReserveError::SpendLimit {
                 of,
                 period: limit.map_or(Period::Total, |limit| limit.period),
@@ -209,13 +213,12 @@ fn reserve_error(reply: ReserveReply, needed: Micro, command: &ReserveCommand<'_
         ReserveReply::TooManyOpen => ReserveError::TooManyOpen {
             limit: command.max_open,
         },
-        ReserveReply::Suspended | ReserveReply::Ended | ReserveReply::Unknown => {
-            ReserveError::Unavailable(
-                "the shared store refused the reservation: the account is suspended or unknown, or \
-                 the request has ended"
-                    .to_owned(),
-            )
-        }
+        ReserveReply::Suspended => ReserveError::Suspended,
+        ReserveReply::Ended | ReserveReply::Unknown => ReserveError::Unavailable(
+            "the shared store refused the reservation: the account is unknown, or the request has \
+             ended"
+                .to_owned(),
+        ),
         ReserveReply::Held(_) | ReserveReply::HeldWithin(..) => ReserveError::Unavailable(
             "the shared store made a reservation that was not requested".to_owned(),
         ),
@@ -225,4 +228,31 @@ fn reserve_error(reply: ReserveReply, needed: Micro, command: &ReserveCommand<'_
 fn count_store_error(error: StoreError) -> String {
     METRICS.ledger_error(error.reason());
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_that_was_suspended_meanwhile_is_no_fault_of_the_store() {
+        let command = ReserveCommand {
+            request_id: "req_1",
+            account: "acct_1",
+            full: Micro::new(1),
+            floor: Micro::new(1),
+            lease: Duration::ZERO,
+            max_open: 1,
+            within: None,
+        };
+        let error = |reply| reserve_error(reply, Micro::new(1), &command);
+        assert!(matches!(
+            error(ReserveReply::Suspended),
+            ReserveError::Suspended
+        ));
+        assert!(matches!(
+            error(ReserveReply::Unknown),
+            ReserveError::Unavailable(_)
+        ));
+    }
 }

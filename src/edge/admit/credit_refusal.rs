@@ -1,5 +1,6 @@
 //! Builds the error for a client whose account cannot pay. It names the tokens that the client
-//! asked for, the tokens that its credits pay for, the cause, and where to buy credits.
+//! asked for, the tokens that its credits pay for, the cause, and where to buy credits. Of a
+//! suspended account, it names whom to ask.
 //!
 //! This file must not decide whether a request can be paid.
 
@@ -12,6 +13,15 @@ use credits::money::Micro;
 use credits::pricing::Quote;
 use llm_protocol::failure::{Failure, Kind};
 use std::fmt::Write as _;
+
+/// Returns the failure of a suspended account, with whom its holder can ask.
+pub(super) fn suspended(settings: &Settings) -> Failure {
+    let mut failure = Failure::from_kind(Kind::AccountSuspended);
+    if let Some(support) = &settings.support {
+        failure.message = format!("{} Contact: {}", failure.message, support.shown());
+    }
+    failure
+}
 
 /// Returns the failure for an account without enough credits. `asked` is the request's quote, if
 /// the body was read, and whether the output limit may not be lowered.

@@ -173,6 +173,7 @@ pub(super) fn refusal_failure(
         | ReserveError::SpendLimit { .. } => {
             credit_refusal::failure(refused, settings, asked, clock::now_ms())
         }
+        ReserveError::Suspended => credit_refusal::suspended(settings),
         ReserveError::Limited(wait) => rate_limits::limit_failure(surface, wait, clock::now_ms()),
         ReserveError::TooManyOpen { limit } => Failure::new(
             Kind::TooManyOpen,

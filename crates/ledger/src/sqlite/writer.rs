@@ -1,6 +1,6 @@
 //! Holds the connection that writes to a database, and counts its uses. By the count, another
-//! thread notices a write that stands still. The time of the last use tells a command how long to
-//! wait for other processes (`row_cache.rs`).
+//! thread notices a write that stands still. From the time of the last use, a command knows how
+//! long to wait for other processes (`row_cache.rs`).
 //!
 //! This file must not run a statement.
 
