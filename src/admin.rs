@@ -2,11 +2,11 @@
 //!
 //! This file lists the routes and the middleware in front of them. `admin/auth.rs` admits a
 //! request. `admin/money.rs` (routes that post to the ledger), `admin/create.rs` (new accounts and
-//! links), `admin/people.rs` (roles, deletion, receipts), `admin/payments.rs`, `admin/codes.rs`,
-//! `admin/keys.rs`, `admin/organisations.rs` or `admin/accounts.rs` handles it, with the state of
-//! `admin/state.rs`. `admin/error.rs` turns failures into responses. The command line prints the
-//! same documents (`document.rs`). This module must not decide what the ledger's rules allow, and
-//! must never be reachable through the edge.
+//! links), `admin/people.rs` (roles, deletion, receipts), `admin/merge.rs`, `admin/payments.rs`,
+//! `admin/codes.rs`, `admin/keys.rs`, `admin/organisations.rs` or `admin/accounts.rs` handles it,
+//! with the state of `admin/state.rs`. `admin/error.rs` turns failures into responses. The command
+//! line prints the same documents (`document.rs`). This module must not decide what the ledger's
+//! rules allow, and must never be reachable through the edge.
 
 mod accounts;
 mod auth;
@@ -15,6 +15,7 @@ mod codes;
 mod create;
 mod error;
 mod keys;
+mod merge;
 mod money;
 mod openapi;
 mod organisations;
@@ -64,6 +65,7 @@ pub fn router(
         .route("/accounts/{account}/receipts", get(people::receipts))
         .route("/accounts/{account}/role", post(people::set_role))
         .route("/accounts/{account}/delete", post(people::delete))
+        .route("/accounts/{account}/merge", post(merge::merge))
         .route("/accounts/{account}/links", post(create::link))
         .route(
             "/accounts/{account}/keys",

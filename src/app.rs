@@ -119,6 +119,7 @@ pub fn run_with_admission(
     billing.store_prices(settings.catalog.models(), now_ms)?;
     accounts.record_prices(settings.catalog.prices(), now_ms)?;
     upkeep::complete_sign_ups(&accounts, &billing, now_ms)?;
+    upkeep::complete_merges(&accounts, &billing)?;
     let keys = EmbeddedIdempotency::open(&settings.data_dir, accounts.clone(), credit.clone())?;
     let embedded = Arc::new(EmbeddedAdmission::new(accounts.clone(), credit));
     METRICS.ledger_held.set(1);

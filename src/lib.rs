@@ -25,6 +25,7 @@
 )]
 
 // The modules have the alphabetical order of rustfmt.
+pub mod account_merge;
 pub mod admin;
 pub mod app;
 pub mod billing;

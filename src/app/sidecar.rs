@@ -103,6 +103,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         home,
     )?);
     upkeep::complete_sign_ups(&accounts, &billing, now_ms)?;
+    upkeep::complete_merges(&accounts, &billing)?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     upkeep::start(&billing, &settings)?;
     let refused = collect_refused(&data_dir, accounts.clone(), &address)?;

@@ -1,9 +1,10 @@
-//! Starts the upkeep of a process that keeps the ledger: it completes interrupted sign-ups, and
-//! starts the threads that keep the files small.
+//! Starts the upkeep of a process that keeps the ledger: it completes interrupted sign-ups and
+//! merges, and starts the threads that keep the files small.
 //!
 //! This file must not depend on requests or pages.
 
 use super::database_logs;
+use crate::account_merge;
 use crate::billing::Billing;
 use accounts::Accounts;
 use anyhow::Context as _;
@@ -25,6 +26,22 @@ pub fn complete_sign_ups(
         );
     }
     Ok(())
+}
+
+/// Completes the merges of accounts that a crash interrupted, in a thread, because one may have to
+/// wait for running requests.
+pub fn complete_merges(accounts: &Accounts, billing: &Billing) -> anyhow::Result<()> {
+    let (accounts, billing) = (accounts.clone(), billing.clone());
+    let complete = move || {
+        if let Err(error) = account_merge::complete_merges(&accounts, &billing) {
+            log::error!("cannot list the merges that have not ended: {error}");
+        }
+    };
+    std::thread::Builder::new()
+        .name("merges".into())
+        .spawn(complete)
+        .map(drop)
+        .context("cannot start the thread that completes merges of accounts")
 }
 
 /// Starts a thread that empties the databases' logs.

@@ -105,6 +105,18 @@ impl Corrections<'_> {
         self.0.0.ledger.changes().extend_trial(extension)
     }
 
+    /// Returns the credits of an account that running requests hold, also those of edges that share
+    /// a store.
+    ///
+    /// # Errors
+    /// Returns an error if a store cannot be read or the account is not open.
+    pub fn held(&self, account: &str, now_ms: i64) -> Result<Micro, StoreError> {
+        match &self.0.0.shared {
+            Some(shared) => shared.held(account),
+            None => Ok(self.0.balance(account, now_ms)?.held),
+        }
+    }
+
     /// Changes a balance manually, once per reference. Grants and top-ups only add credit. A
     /// negative adjustment takes free credit only. It never uses the hold of a running request, and
     /// leaves no balance below zero.

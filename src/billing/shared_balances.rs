@@ -2,6 +2,7 @@
 //!
 //! This file must not contain behaviour: `shared_credit/admin.rs` is the implementation.
 
+use credits::money::Micro;
 use ledger::audit::LedgerAuditReport;
 use ledger::{BalanceChange, Ledger, PostingResult, StoreError};
 
@@ -16,6 +17,12 @@ pub trait SharedBalances: Send + Sync {
         ledger: &Ledger,
         change: &BalanceChange<'_>,
     ) -> Result<PostingResult, StoreError>;
+
+    /// Returns the credits of an account that running requests hold.
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be read.
+    fn held(&self, account: &str) -> Result<Micro, StoreError>;
 
     /// Compares every account in the shared store with the ledger, and adds a finding for each
     /// difference.

@@ -5,6 +5,7 @@
 //! settings.
 
 use super::settings::{self, DurationArg, KeyArgs, RateArgs};
+use crate::account_merge::{AccountMerge, merge_accounts};
 use crate::billing::{Balance, Billing};
 use crate::document;
 use crate::shared_credit::wait_until_published;
@@ -12,7 +13,7 @@ use accounts::db::KeyFilter;
 use accounts::{
     Account, AccountStatus, Accounts, Actor, ApiKey, CloseAccountOutcome, Invite, KeyHolder,
     KeySettings, LinkPurpose, NewAccount, NewKey, NewOneTimeLink, ProviderIdentity, Role,
-    open_account_as, random_password,
+    StoredMerge, open_account_as, random_password,
 };
 use anyhow::{Context as _, bail};
 use base::clock::rfc3339;
@@ -150,6 +151,19 @@ pub enum AccountCommand {
         /// neither.
         #[arg(value_parser = parse_role)]
         role: Role,
+    },
+    /// Merge an account into another one: its members, keys and credits go there, and it is
+    /// deleted. Suspend it first. The same command completes a merge that was interrupted.
+    Merge {
+        /// Id or e-mail of the account that ends.
+        from: String,
+        /// Id or e-mail of the account that gets everything.
+        #[arg(long)]
+        into: String,
+        /// E-mail or account id of the member who gets the keys, if the other account is an
+        /// organisation's. Members of an organisation keep theirs.
+        #[arg(long)]
+        member: Option<String>,
     },
     /// Refuse all keys of an account until it is resumed.
     Suspend {
@@ -307,6 +321,9 @@ pub fn run_account(command: AccountCommand, context: &CommandContext<'_>) -> any
         }
         AccountCommand::Role { account, role } => {
             set_role(context, &find(context, &account)?, role)
+        }
+        AccountCommand::Merge { from, into, member } => {
+            merge(context, &from, &into, member.as_deref())
         }
         AccountCommand::Suspend { account } => {
             set_status(context, &account, AccountStatus::Suspended)
@@ -758,7 +775,13 @@ fn show(context: &CommandContext<'_>, account: &Account) -> anyhow::Result<()> {
             rfc3339(trial.ends_at_ms)
         );
     }
+    let merges = context.accounts.merges().list(Some(&account.id))?;
+    let merges: Vec<_> = merges.iter().map(StoredMerge::describe).collect();
+    for merge in &merges {
+        text += &format!("merge     {merge}\n");
+    }
     let mut value = document::account_with_balance(account, &has);
+    value["merges"] = json!(merges);
     value["identities"] = identities.iter().map(document::identity).collect();
     print(context.json, &value, &text)
 }
@@ -853,6 +876,35 @@ fn set_role(context: &CommandContext<'_>, account: &Account, role: Role) -> anyh
     };
     let text = format!("{} is {}\n", account.email, role.name());
     print(context.json, &document::account(&account), &text)
+}
+
+fn merge(
+    context: &CommandContext<'_>,
+    from: &str,
+    into: &str,
+    member: Option<&str>,
+) -> anyhow::Result<()> {
+    let (from, to) = (find(context, from)?, find(context, into)?);
+    let member = member.map(|member| find(context, member)).transpose()?;
+    let merge = AccountMerge {
+        from: &from,
+        to: &to,
+        member: member.as_ref().map(|member| &*member.id),
+        actor: None,
+    };
+    let by = command_line_actor();
+    let merged = merge_accounts(context.accounts, context.billing, &by, &merge)
+        .with_context(|| format!("cannot merge {} into {}", from.label(), to.label()))?;
+    let (id, label, credits) = (&from.id, to.label(), merged.credits);
+    let text = match merged.is_new {
+        true => format!(
+            "merged {id} into {label}: {credits} credits, {} keys, {} members\n",
+            merged.moved.keys.len(),
+            merged.moved.members.len()
+        ),
+        false => format!("{id} was already merged into {label}, with {credits} credits\n"),
+    };
+    print(context.json, &merged.to_json(&merge), &text)
 }
 
 fn link(

@@ -29,7 +29,7 @@ use config::catalog::CatalogModel;
 use config::redis_address::RedisAddress;
 use credits::money::Micro;
 use ledger::StoreError;
-use ledger::{EntrySelection, LedgerEntry, PostingResult};
+use ledger::{BalanceChange, BalanceChangeKind, EntrySelection, LedgerEntry, PostingResult};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -397,14 +397,16 @@ fn adjust(
     } = *correction;
     let (by, now_ms) = (command_line_actor(), clock::now_ms());
     let accounts = Accounts::open_with_home(&settings.data_dir, open_home(settings)?)?;
-    let change = json!({"credits": credits, "ref": reference, "reason": reason});
-    let adjust = || {
-        billing
-            .corrections()
-            .adjust(account, credits, reference, reason, now_ms)
+    let change = BalanceChange {
+        kind: BalanceChangeKind::Adjust { reason },
+        reference,
+        account,
+        amount: credits,
+        actor: None,
+        at_ms: now_ms,
     };
     let acting = accounts.with_actor(&by, now_ms);
-    Ok(acting.record_posting("account.adjust", account, &change, adjust)?)
+    Ok(acting.record_then_post(&change, || billing.corrections().post_change(&change))?)
 }
 
 /// Copies the accounts, the ledger and the journal into `to`.

@@ -58,6 +58,13 @@ impl SharedBalances for SharedStoreAdmin {
         ledger.changes().post_store_debit(&change, taken)
     }
 
+    fn held(&self, account: &str) -> Result<Micro, StoreError> {
+        block_on(async {
+            let store = SharedStore::connect(&self.address, STORE_TIMEOUT).await?;
+            Ok(wait_for_account(&store, account).await?.held.total())
+        })
+    }
+
     fn compare(&self, ledger: &Ledger, report: &mut LedgerAuditReport) -> Result<(), StoreError> {
         let accounts = ledger.events().account_ids()?;
         let findings = block_on(async {
@@ -151,7 +158,7 @@ async fn debit_store(
                 let message = format!(
                     "reference {reference:?} belongs to an unfinished change by {taken}: run the command with that amount first"
                 );
-                return Err(StoreError::Refused(message));
+                return Err(StoreError::ReferenceUsed(message));
             }
             (_, Err(error)) => refused = Some(error),
             (_, Ok(_)) => {}

@@ -27,6 +27,8 @@ pub enum PageError {
     RoleForbids,
     /// An administrator tried to lock themselves out.
     OwnAccount,
+    /// A rule forbids the change, which was not made.
+    Refused(String),
     /// The requested data is in a ledger segment that cannot be read. The text is for the log only.
     Archived(String),
     /// The disk has no room or does not answer. The text is for the log only.
@@ -41,6 +43,7 @@ impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::SegmentUnavailable(why) => Self::Archived(why),
+            StoreError::Refused(why) => Self::Refused(why),
             error if error.is_storage_failure() => Self::Storage(error.to_string()),
             error if error.is_endless_read() => Self::TooMuch(error.to_string()),
             error => Self::Internal(error.to_string()),

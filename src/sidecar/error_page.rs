@@ -2,6 +2,7 @@
 //! No other file does this. Internal errors are logged here, once.
 
 use super::error::PageError;
+use super::form::sentence;
 use super::page::{Frame, html};
 use super::session::CurrentUser;
 use super::state::SidecarState;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 struct ErrorPage {
     frame: Frame,
     heading: &'static str,
-    text: &'static str,
+    text: String,
     /// Number by which an operator finds the error in the log.
     reference: Option<String>,
 }
@@ -35,7 +36,7 @@ fn new_reference() -> Option<String> {
 impl PageError {
     /// Returns the status, the heading and the text of the error's page; `None` for an error that
     /// leads to another page.
-    fn page(&self) -> Option<(StatusCode, &'static str, &'static str)> {
+    fn page(&self) -> Option<(StatusCode, &'static str, &str)> {
         Some(match self {
             Self::SignIn => return None,
             Self::NotFound => (
@@ -78,6 +79,7 @@ impl PageError {
                 "Refused",
                 "You would lock yourself out. Ask another administrator to suspend this account.",
             ),
+            Self::Refused(why) => (StatusCode::CONFLICT, "Refused", why),
             Self::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "Too large",
@@ -135,7 +137,10 @@ impl PageError {
         let page = ErrorPage {
             frame: frame(heading),
             heading,
-            text,
+            text: match &self {
+                Self::Refused(why) => sentence(why),
+                _ => text.to_owned(),
+            },
             reference: self.report(),
         };
         let mut response = html(status, &page);

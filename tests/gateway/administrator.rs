@@ -41,8 +41,14 @@ impl<'a> AdminApi<'a> {
     /// Sends a POST request to a path below `/admin/v1`. It must succeed.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Value {
+        document(path, &self.ask(path, body))
+    }
+
+    /// Sends a POST request to a path below `/admin/v1`.
+    #[track_caller]
+    pub fn ask(&self, path: &str, body: &Value) -> Answer {
         let request = Request::post(&format!("/admin/v1{path}"), body.to_string());
-        document(path, &client::ask(self.port, &request.bearer(self.key)))
+        client::ask(self.port, &request.bearer(self.key))
     }
 
     /// All rows of a list that has pages. `member` is the name of the rows in the document.

@@ -85,6 +85,7 @@ mod logins;
 mod mail;
 mod malformed;
 mod media;
+mod merges;
 mod metered;
 mod metrics;
 mod migration;

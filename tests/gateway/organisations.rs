@@ -164,3 +164,48 @@ fn members_spend_one_balance_and_a_removed_one_is_refused_from_then_on() {
     let shown = world.json(&["org", "list"]);
     assert_eq!(shown["organisations"][0]["name"], json!("Acme"));
 }
+
+#[test]
+fn a_merge_moves_a_key_and_credits_without_the_trial_and_keeps_what_was() {
+    let (world, owner) = Plan::default()
+        .edit("signup:", "organisations: true\nsignup:")
+        .with_account();
+    let made = world.json(&["org", "create", "Acme", "--owner", &owner.email]);
+    let company = made["account_id"].as_str().unwrap();
+    let old = world.account_with("old@example.test", &[]);
+    world.grant(&old, "1000", "funds");
+    let ask = || world.ask(&Messages.whole(&old.key, "input=1000 output=1000"));
+    let request_id = ask().request_id();
+    world.ended(&old, 1);
+    let shown = |id: &str| world.json(&["account", "show", id]);
+    let before = shown(&old.id);
+    let trial = micro(&before["trial"]["credits_left"]);
+    let paid = micro(&before["balance"]) - trial;
+    assert!(paid > 0 && trial > 0, "{before}");
+    let entries = world.entries(&old);
+    let merge = ["account", "merge", &old.id, "--into", company];
+    let merge = [&merge[..], &["--member", &owner.email]].concat();
+    let refused = world.command(&merge);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("suspend it first"), "{text}");
+    world.json(&["account", "suspend", &old.id]);
+    for is_new in [true, false] {
+        let merged = world.json(&merge);
+        assert_eq!(micro(&merged["credits"]), paid, "{merged}");
+        assert_eq!(merged["is_new"], is_new, "{merged}");
+    }
+    assert_eq!(micro(&shown(company)["balance"]), paid);
+    let after = shown(&old.id);
+    assert_eq!(micro(&after["balance"]), trial, "what stays");
+    assert_eq!(after["status"], "deleted");
+    let was = format!("account {} was merged into {company}", old.id);
+    assert_eq!(after["merges"], json!([was]));
+
+    let key = Request::get("/v1/credits").bearer(&old.key);
+    let standing = world.expect(200, &key);
+    assert_eq!(micro(&standing.json()["balance"]), paid, "the key works on");
+    assert_eq!(ask().status, 200);
+    let receipts = world.entries(&old);
+    assert_eq!(receipts.len(), entries.len() + 1, "{receipts:?}");
+    assert!(receipts.iter().any(|row| row["request_id"] == *request_id));
+}

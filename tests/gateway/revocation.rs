@@ -187,6 +187,19 @@ fn a_moved_key_is_billed_to_the_other_account_at_both_edges_at_once() {
     for edge in &world.edges {
         assert_eq!(edge.standing(&bob).balance, 7_000_000, "at once");
     }
+    // The credits go the same way when his account is merged.
+    let balance = sidecar.shown(&account).balance + 7_000_000;
+    sidecar.json(&["account", "suspend", &bob.id]);
+    let merged = sidecar.json(&["account", "merge", &bob.id, "--into", &account.id]);
+    assert_eq!(
+        (&merged["credits"], &merged["in_store"]),
+        (&"7".into(), &true.into()),
+        "{merged}"
+    );
+    for edge in &world.edges {
+        let standing = || edge.standing(&account).balance;
+        wait_until("the credits", SOON, || standing() == balance);
+    }
 }
 
 /// A well-formed key with a correct checksum that does not exist.

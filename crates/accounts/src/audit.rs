@@ -33,6 +33,9 @@ pub struct AuditLogReport {
 
 const DAY_MS: i64 = 86_400_000;
 
+/// How the references of the entries begin by which a merge takes and gives credits.
+pub const MERGE_REFERENCES: [&str; 2] = ["merge-out:", "merge-in:"];
+
 /// Maximum number of findings. Without it, a gap in the log could list every line.
 const MAX_FINDINGS: usize = 100;
 
@@ -407,7 +410,8 @@ impl AuditedAccounts<'_> {
         })
     }
 
-    /// Logs and posts a change of a balance; see [`AuditedAccounts::record_posting`].
+    /// Logs and posts a change of a balance; see [`AuditedAccounts::record_posting`]. An account
+    /// that is being merged into another one is not changed.
     ///
     /// # Errors
     /// Returns the errors of [`AuditedAccounts::record_then_run`].
@@ -438,8 +442,29 @@ impl AuditedAccounts<'_> {
             act,
             account,
             &json!({"credits": amount, "ref": reference, "reason": reason}),
-            work,
+            || {
+                self.check_unmerged(account, reference)?;
+                work()
+            },
         )
+    }
+
+    /// Refuses a posting to an account that is being merged into another one, and a reference that
+    /// a merge may need.
+    fn check_unmerged(&self, account: &str, reference: &str) -> Result<(), StoreError> {
+        if MERGE_REFERENCES
+            .iter()
+            .any(|prefix| reference.starts_with(prefix))
+        {
+            return Err(StoreError::Refused(format!(
+                "the reference {reference:?} is kept for merges of accounts: choose another one"
+            )));
+        }
+        let merge = self.accounts.merges().find(account)?;
+        match merge.filter(|merge| !merge.has_ended) {
+            None => Ok(()),
+            Some(merge) => Err(StoreError::Refused(merge.describe())),
+        }
     }
 
     /// Logs that an actor read an object, at most once a day.

@@ -7,6 +7,7 @@
 //! `db/database.rs` (the connections).
 
 pub mod account_lifecycle;
+pub(crate) mod account_merges;
 pub mod alerts;
 pub mod audit;
 pub mod auto_topup;
@@ -47,8 +48,8 @@ use std::collections::HashMap;
 use std::path::Path;
 pub use views::{
     AccountRows, AlertRows, AuditRows, ClawbackRows, CodeRows, DeviceLoginRows, IdentityRows,
-    KeyRows, LinkRows, MailRows, PaymentBookRows, PaymentEventRows, PaymentRows, SessionRows,
-    WebhookRows,
+    KeyRows, LinkRows, MailRows, MergeRows, PaymentBookRows, PaymentEventRows, PaymentRows,
+    SessionRows, WebhookRows,
 };
 
 impl AccountRows<'_> {

@@ -26,13 +26,22 @@ impl Accounts {
         by: &Actor,
         now_ms: i64,
     ) -> Result<CloseAccountOutcome, StoreError> {
-        let change = AuditChange::new("account.delete", account, &json!({"status": "deleted"}));
-        // The pseudonym is not a valid e-mail, so nobody can register it.
-        let pseudonym = format!("deleted-{account}");
+        let change = deletion(account);
+        let entry = change.to_entry(by, now_ms);
         self.db
             .people()
-            .delete_account(account, &pseudonym, now_ms, &change.to_entry(by, now_ms))
+            .delete_account(account, &pseudonym(account), now_ms, &entry)
     }
+}
+
+pub(crate) fn deletion(account: &str) -> AuditChange {
+    AuditChange::new("account.delete", account, &json!({"status": "deleted"}))
+}
+
+/// Returns what replaces the e-mail of a deleted account. It is not a valid e-mail, so nobody can
+/// register it.
+pub(crate) fn pseudonym(account: &str) -> String {
+    format!("deleted-{account}")
 }
 
 impl AuditedAccounts<'_> {

@@ -88,6 +88,8 @@ pub enum AccountError {
     #[error(transparent)]
     KeyMove(#[from] KeyMoveRefusal),
     #[error(transparent)]
+    Merge(#[from] MergeRefusal),
+    #[error(transparent)]
     Password(#[from] password::HashError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -118,6 +120,49 @@ pub enum KeyMoveRefusal {
     NoMember,
     #[error("only the keys of an organisation have a member: name none for a person's account")]
     NoOrganisation,
+}
+
+/// The rule by which an account is not merged into another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeRefusal {
+    #[error("an account cannot be merged into itself: name two accounts")]
+    SameAccount,
+    #[error("the account is deleted: there is nothing to merge")]
+    Deleted,
+    #[error(
+        "the account is active: suspend it first, so that no request begins while it is merged"
+    )]
+    NotSuspended,
+    #[error(
+        "running requests hold credits of the account: merge it when they have ended (`account show` has nothing held)"
+    )]
+    Held,
+    #[error(
+        "credits of a payment that was taken back are still to be taken from the account: merge it when they are"
+    )]
+    OwesPayment,
+    #[error(
+        "the account that gets everything is deleted, suspended, or held because a payment was taken back: resume it first, or choose another one"
+    )]
+    ClosedAccount,
+    #[error("an administrator's account is not merged: change its role first")]
+    Administrator,
+    #[error(
+        "members of an organisation cannot become members of a person's account: remove them first, or merge it into an organisation"
+    )]
+    Members,
+    #[error("the account of the member ends by the merge: name another member")]
+    MemberEnds,
+    #[error("the account was merged into {0}, and is deleted")]
+    Merged(String),
+    #[error("a merge of one of the accounts has not ended: complete it first with `{0}`")]
+    Unfinished(String),
+    #[error(
+        "the merge has begun, but running requests still use credits of the account ({why}): complete it with `{command}` when they have ended"
+    )]
+    Running { why: String, command: String },
+    #[error("the other account would have more credits than an account can have")]
+    TooManyCredits,
 }
 
 /// An error of an action that the audit log records.

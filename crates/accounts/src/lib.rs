@@ -12,6 +12,7 @@
     allow(clippy::too_many_lines, reason = "a test reads from top to bottom")
 )]
 
+mod account_merge;
 mod accounts;
 mod api_key;
 mod audit;
@@ -43,18 +44,19 @@ mod sign_up;
 mod tests;
 mod views;
 
+pub use crate::account_merge::{MovedParts, StoredMerge};
 pub use crate::accounts::{Account, AccountStatus, Accounts};
 pub use crate::db::{KeyMember, Role, membership_id};
 pub use crate::key_settings::{KeyScope, KeySettings, KeySettingsPatch, RateSettings, RatesPatch};
 pub use api_key::{ApiKey, ApiKeyStatus, KeyHolder, NewKey};
-pub use audit::{Actor, AuditLogReport, AuditedAccounts};
+pub use audit::{Actor, AuditLogReport, AuditedAccounts, MERGE_REFERENCES};
 pub use code::{CodeState, CreatedCodes, NewCodes, code_id, hash_code};
 pub use delete::CloseAccountOutcome;
 pub use device_logins::{
     DEVICE_REQUEST_MS, DevicePoll, LOGIN_TOKEN_MS, LoginRefresh, LoginTokens, NewDeviceRequest,
 };
 pub use directory::AccountCounts;
-pub use error::{AccountError, KeyMoveRefusal};
+pub use error::{AccountError, KeyMoveRefusal, MergeRefusal};
 pub use identities::{Identity, ProviderIdentity, UnlinkOutcome};
 pub use invite::{Invite, InviteState};
 #[cfg(any(test, feature = "fixtures"))]

@@ -25,6 +25,10 @@ pub struct Identities<'a>(pub(crate) &'a Accounts);
 #[derive(Clone, Copy)]
 pub struct AccountDirectory<'a>(pub(crate) &'a Accounts);
 
+/// Merges of accounts into others.
+#[derive(Clone, Copy)]
+pub struct Merges<'a>(pub(crate) &'a Accounts);
+
 /// Reads the logged actions of administrators.
 #[derive(Clone, Copy)]
 pub struct AuditLog<'a>(pub(crate) &'a Accounts);
@@ -69,6 +73,10 @@ impl Accounts {
 
     pub fn directory(&self) -> AccountDirectory<'_> {
         AccountDirectory(self)
+    }
+
+    pub fn merges(&self) -> Merges<'_> {
+        Merges(self)
     }
 
     pub fn audit_log(&self) -> AuditLog<'_> {

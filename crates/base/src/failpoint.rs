@@ -107,6 +107,14 @@ points! {
     PostTold = "post_told",
     /// A command has debited credit in the shared store, but the ledger lacks the debit.
     TakenThere = "taken_there",
+    /// A merge of two accounts is stored, and its credits have not moved.
+    MergeStored = "merge_stored",
+    /// A merge has taken credits of an account, and the other account does not have them yet.
+    MergedOut = "merged_out",
+    /// The other account has the credits.
+    MergedIn = "merged_in",
+    /// All credits have moved, and the account is not deleted.
+    MergeMoved = "merge_moved",
     /// A segment has its final name, but the ledger has not recorded it.
     SegmentRenamed = "segment_renamed",
     /// The ledger is about to record a segment.

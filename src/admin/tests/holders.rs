@@ -2,7 +2,8 @@
 
 use super::*;
 use ::accounts::db::audit::{AuditRow, OutcomeKind};
-use ::accounts::{AccountStatus, KeyScope};
+use ::accounts::{AccountStatus, Actor, KeyScope};
+use credits::money::Micro;
 
 /// The address of a member's keys.
 const KEYS: &str = "/accounts/a@example.com/keys";
@@ -338,4 +339,72 @@ async fn usage_is_the_holders_report() {
     assert!(why.starts_with("from"), "{why}");
     let none = "/accounts/acct_none/usage";
     world.fails("GET", none, "", 404, "not_found").await;
+}
+
+#[tokio::test]
+async fn an_account_is_merged_into_another_one_once() {
+    let world = world().await;
+    let to = world
+        .post(
+            "/accounts",
+            &json!({"email": "b@example.com", "trial": false}),
+        )
+        .await
+        .json();
+    let id = &world.accounts.find("a@example.com").unwrap().unwrap().id;
+    let grant = json!({"credits": "5", "ref": "funds"});
+    let granted = world.post(&format!("/accounts/{id}/grants"), &grant).await;
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    let path = format!("/accounts/{id}/merge");
+    let into = json!({"into": "b@example.com"});
+    let active = into.to_string();
+    for (body, status, code) in [
+        ("{}", 400, "invalid"),
+        (r#"{"into":"nobody@example.com"}"#, 404, "not_found"),
+        (r#"{"into":"root@example.com"}"#, 422, "refused"),
+        (&*active, 422, "refused"),
+    ] {
+        world.fails("POST", &path, body, status, code).await;
+    }
+    let suspend = format!("/accounts/{id}/suspend");
+    assert_eq!(world.post(&suspend, &json!({})).await.status, 200);
+    // The merge was begun, and the account has less now than the part that was to be taken first.
+    let by = Actor {
+        actor: "uid 0".to_owned(),
+        address: String::new(),
+    };
+    let acting = world.accounts.with_actor(&by, now_ms());
+    let target = to["account_id"].as_str().unwrap();
+    acting.start_merge(id, target, None).unwrap();
+    let merges = world.accounts.merges();
+    merges.set_part(id, 1, Micro::new(5_000_000)).unwrap();
+    let late = Micro::new(-2_000_000);
+    let corrections = world.billing.corrections();
+    corrections
+        .adjust(id, late, "late", "late", now_ms())
+        .unwrap();
+    for is_new in [true, false] {
+        let merged = world.post(&path, &into).await;
+        assert_eq!(merged.status, 200, "{}", merged.body);
+        let merged = merged.json();
+        assert_eq!(
+            (&merged["account_id"], &merged["credits"], &merged["is_new"]),
+            (&to["account_id"], &json!("3"), &json!(is_new))
+        );
+    }
+    let principal = (world.accounts.api_keys()).authenticate(&world.key, now_ms());
+    assert_eq!(json!(*principal.unwrap().account_id), to["account_id"]);
+    let balance = |id: &str| world.billing.balance(id, now_ms()).unwrap().balance;
+    let to = to["account_id"].as_str().unwrap();
+    assert_eq!(balance(to).to_string(), "3");
+    assert_eq!(balance(id), Micro::ZERO);
+    let log = world.accounts.audit_log().rows(None, 100).unwrap();
+    let lines = |object: &str| {
+        let lines = log
+            .iter()
+            .filter(|row| row.act == "account.merge" && row.object == object);
+        let done = lines.filter(|row| row.outcome.kind == OutcomeKind::Done);
+        done.count()
+    };
+    assert_eq!((lines(id), lines(to)), (2, 2));
 }

@@ -341,6 +341,12 @@ async fn responses_conform_to_the_document() {
         ),
         (
             "post",
+            "/accounts/{account}/merge",
+            format!("{account}/merge"),
+            r#"{"into":"nobody@example.com"}"#,
+        ),
+        (
+            "post",
             "/accounts/{account}/delete",
             format!("{account}/delete"),
             r#"{"confirmation":"a@example.com"}"#,

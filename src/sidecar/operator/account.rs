@@ -26,7 +26,7 @@ use crate::document;
 use crate::payments::{AccountClawback, AutoTopUp};
 use accounts::{
     Account, AccountError, AccountStatus, Actor, ApiKeyStatus, LinkPurpose, MAX_KEY_NAME_CHARS,
-    NewKey, RateSettings, Role,
+    NewKey, RateSettings, Role, StoredMerge,
 };
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -113,6 +113,8 @@ pub struct OperatorAccountPage {
     is_own: bool,
     /// What payments that were taken back do to the account.
     clawback: Option<String>,
+    /// Merges of the account, with the command that completes one.
+    merges: Vec<StoredMerge>,
     /// The automatic top-up, if its holder has set one.
     auto_topup: Option<String>,
     balance: BalanceAmount,
@@ -222,6 +224,7 @@ pub fn page(
         roles: role_choices(account.role),
         is_own: user.person.id == account.id,
         clawback: describe_clawback(clawback, account.status),
+        merges: app.accounts.merges().list(Some(&account.id))?,
         auto_topup: auto_topup.map(describe_auto_topup),
         balance: BalanceAmount(balance.balance),
         held: BalanceAmount(balance.held),

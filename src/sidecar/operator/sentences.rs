@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const MAX_MODELS: usize = 5;
 
 /// Actions, with their names in the filter.
-pub const ACTS: [(&str, &str); 54] = [
+pub const ACTS: [(&str, &str); 55] = [
     ("account.create", "Account created"),
     ("account.create-link", "Password link made"),
     ("account.use-link", "Password link used"),
@@ -31,6 +31,7 @@ pub const ACTS: [(&str, &str); 54] = [
     ("account.suspend", "Account suspended"),
     ("account.resume", "Account resumed"),
     ("account.delete", "Account deleted"),
+    ("account.merge", "Accounts merged"),
     ("account.limit", "Rate limits of an account"),
     ("account.extend-trial", "Trial extended"),
     ("account.grant", "Credits granted"),
@@ -305,6 +306,14 @@ impl Line<'_> {
             ),
             "delete" if is_own => "deleted the own account".to_owned(),
             "delete" => format!("deleted the account {whom}"),
+            "merge" => {
+                let name = |side: &Value| match side["account"].as_str() {
+                    Some(account) => self.names.person(account),
+                    None => String::new(),
+                };
+                let verb = self.verb("merge", "merged");
+                format!("{verb} the account {} into {}", name(before), name(after))
+            }
             // The verb is the same in both tenses.
             "limit" => format!(
                 "set the rate limits of {whom}: {}",

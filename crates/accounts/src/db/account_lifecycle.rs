@@ -121,36 +121,13 @@ impl AccountRows<'_> {
         now_ms: i64,
         audit_entry: &AuditEntry<'_>,
     ) -> Result<CloseAccountOutcome, StoreError> {
-        self.0.write("delete an account", |transaction| {
-            if is_last_administrator(transaction, id)? {
-                return Ok(CloseAccountOutcome::LastAdministrator);
-            }
-            if organisations::is_last_owner(transaction, id)? {
-                return Ok(CloseAccountOutcome::LastOwner);
-            }
-            let Some(mailbox) = hash_of_account(transaction, id)? else {
-                return Ok(CloseAccountOutcome::NoAccount);
-            };
-            transaction.execute(
-                "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
-                 SELECT ?2, ?3 FROM account WHERE id = ?1 AND trial_micro IS NOT NULL",
-                params![id, mailbox, now_ms],
-            )?;
-            transaction.execute(
-                "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, viewer = 0,
-                   status = 'suspended',
-                   deleted_at_ms = ?3
-                 WHERE id = ?1",
-                params![id, pseudonym, now_ms],
-            )?;
-            revoke_keys(transaction, id, now_ms)?;
-            organisations::end_memberships(transaction, id, &mailbox, audit_entry)?;
-            // A key's name may contain personal data, so it is deleted.
-            transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1 OR member = ?1", [id])?;
-            transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
-            audit::append(transaction, audit_entry)?;
-            Ok(CloseAccountOutcome::Done)
-        })
+        self.0.write(
+            "delete an account",
+            |transaction| match find_close_refusal(transaction, id)? {
+                Some(refused) => Ok(refused),
+                None => close(transaction, id, pseudonym, now_ms, audit_entry),
+            },
+        )
     }
 
     pub fn set_role(
@@ -205,6 +182,53 @@ impl AccountRows<'_> {
             Ok(CloseAccountOutcome::Done)
         })
     }
+}
+
+/// Returns why an account cannot be deleted, if so.
+pub(crate) fn find_close_refusal(
+    transaction: &Transaction<'_>,
+    id: &str,
+) -> rusqlite::Result<Option<CloseAccountOutcome>> {
+    if is_last_administrator(transaction, id)? {
+        return Ok(Some(CloseAccountOutcome::LastAdministrator));
+    }
+    let is_last_owner = organisations::is_last_owner(transaction, id)?;
+    Ok(is_last_owner.then_some(CloseAccountOutcome::LastOwner))
+}
+
+/// Deletes an account; see [`AccountRows::delete_account`].
+pub(crate) fn close(
+    transaction: &Transaction<'_>,
+    id: &str,
+    pseudonym: &str,
+    now_ms: i64,
+    audit_entry: &AuditEntry<'_>,
+) -> rusqlite::Result<CloseAccountOutcome> {
+    let Some(mailbox) = hash_of_account(transaction, id)? else {
+        return Ok(CloseAccountOutcome::NoAccount);
+    };
+    transaction.execute(
+        "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
+         SELECT ?2, ?3 FROM account WHERE id = ?1 AND trial_micro IS NOT NULL",
+        params![id, mailbox, now_ms],
+    )?;
+    transaction.execute(
+        "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, viewer = 0,
+           status = 'suspended',
+           deleted_at_ms = ?3
+         WHERE id = ?1",
+        params![id, pseudonym, now_ms],
+    )?;
+    revoke_keys(transaction, id, now_ms)?;
+    organisations::end_memberships(transaction, id, &mailbox, audit_entry)?;
+    // A key's name may contain personal data, so it is deleted.
+    transaction.execute(
+        "UPDATE api_key SET name = '(deleted)' WHERE account = ?1 OR member = ?1",
+        [id],
+    )?;
+    transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
+    audit::append(transaction, audit_entry)?;
+    Ok(CloseAccountOutcome::Done)
 }
 
 /// Returns whether the account is the last active administrator. An account without a password and

@@ -39,10 +39,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("020_logins.sql"),
     include_str!("021_past_members.sql"),
     include_str!("022_member_models.sql"),
+    include_str!("023_account_merges.sql"),
 ];
 
 /// All tables, because all rows are copied.
-const COPIED_TABLES: [&str; 29] = [
+const COPIED_TABLES: [&str; 30] = [
     "account",
     "api_key",
     "change",
@@ -72,6 +73,7 @@ const COPIED_TABLES: [&str; 29] = [
     "login",
     "login_token",
     "device_request",
+    "account_merge",
 ];
 
 /// Maximum number of reading connections. A point read takes microseconds, so more connections
@@ -207,6 +209,21 @@ impl AppDb {
         let outcome = work();
         // A caller must see its own write. For example, a revoked key is invalid from here on.
         self.owners.clear();
-        outcome.map_err(|source| StoreError::Sqlite { operation, source })
+        outcome.map_err(|source| match broken_rule(&source) {
+            Some(rule) => StoreError::Refused(rule),
+            None => StoreError::Sqlite { operation, source },
+        })
+    }
+}
+
+/// Returns the words of a trigger that forbade a change.
+fn broken_rule(error: &rusqlite::Error) -> Option<String> {
+    match error {
+        rusqlite::Error::SqliteFailure(code, Some(rule))
+            if code.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER =>
+        {
+            Some(rule.clone())
+        }
+        _ => None,
     }
 }

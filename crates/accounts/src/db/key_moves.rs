@@ -12,7 +12,7 @@ use crate::key_settings::KeySettings;
 use crate::limits::MAX_LIVE_KEYS;
 use ledger::StoreError;
 use rusqlite::types::Type;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde_json::json;
 
 /// A key to move, and where to.
@@ -29,10 +29,14 @@ pub(crate) struct KeyMove<'a> {
 }
 
 /// What a move must know of an account.
-struct Side {
-    is_organisation: bool,
-    is_administrator: bool,
-    may_spend: bool,
+pub(crate) struct Side {
+    pub is_organisation: bool,
+    pub is_administrator: bool,
+    pub may_spend: bool,
+    pub is_suspended: bool,
+    pub is_deleted: bool,
+    /// Whether credits of a payment that was taken back are still to be taken.
+    pub owes_payment: bool,
 }
 
 impl KeyRows<'_> {
@@ -43,51 +47,60 @@ impl KeyRows<'_> {
         line: &NewAuditLine,
     ) -> Result<Result<(), AccountError>, StoreError> {
         self.0.write("move a key", |transaction| {
-            let found = transaction
-                .prepare_cached(&format!(
-                    "SELECT {KEY_COLUMNS}, hash FROM api_key WHERE id = ?1 AND status <> 'revoked'"
-                ))?
-                .query_row([plan.key], |row| Ok((key_row(row)?, row.get(11)?)))
-                .optional()?;
-            let Some((old, hash)) = found else {
-                return Ok(Err(AccountError::NoKey));
-            };
-            let member = match find_member(transaction, plan, &old, line.at_ms)? {
-                Ok(member) => member,
-                Err(refused) => return Ok(Err(refused)),
-            };
-            let from = old.account.clone();
-            let new = KeyRow {
-                id: plan.new_id.to_owned(),
-                account: plan.to.to_owned(),
-                created_at_ms: line.at_ms,
-                member,
-                ..old
-            };
-            match find_insert_refusal(transaction, &new, MAX_LIVE_KEYS)? {
-                None => {}
-                Some(InsertKeyOutcome::LimitReached) => return Ok(Err(AccountError::TooManyKeys)),
-                Some(_) => return Ok(Err(KeyMoveRefusal::NoMember.into())),
-            }
-            revoke(transaction, None, plan.key, line.at_ms)?;
-            // The old row needs a hash, which must be of no text.
-            let sql = "UPDATE api_key SET hash = randomblob(32) WHERE id = ?1";
-            transaction.execute(sql, [plan.key])?;
-            insert(transaction, &new, &hash)?;
-            let before = json!({"account": from, "key": plan.key});
-            let after = json!({"account": new.account, "key": new.id, "person": new.member});
-            for object in [plan.key, &new.id] {
-                let entry = audit::AuditEntry {
-                    object,
-                    before: &before.to_string(),
-                    after: &after.to_string(),
-                    ..line.as_entry()
-                };
-                audit::append(transaction, &entry)?;
-            }
-            Ok(Ok(()))
+            move_key(transaction, plan, line)
         })
     }
+}
+
+/// Moves a key. If it returns a refusal, nothing is changed.
+pub(crate) fn move_key(
+    transaction: &Transaction<'_>,
+    plan: &KeyMove<'_>,
+    line: &NewAuditLine,
+) -> rusqlite::Result<Result<(), AccountError>> {
+    let found = transaction
+        .prepare_cached(&format!(
+            "SELECT {KEY_COLUMNS}, hash FROM api_key WHERE id = ?1 AND status <> 'revoked'"
+        ))?
+        .query_row([plan.key], |row| Ok((key_row(row)?, row.get(11)?)))
+        .optional()?;
+    let Some((old, hash)) = found else {
+        return Ok(Err(AccountError::NoKey));
+    };
+    let member = match find_member(transaction, plan, &old, line.at_ms)? {
+        Ok(member) => member,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    let from = old.account.clone();
+    let new = KeyRow {
+        id: plan.new_id.to_owned(),
+        account: plan.to.to_owned(),
+        created_at_ms: line.at_ms,
+        member,
+        ..old
+    };
+    match find_insert_refusal(transaction, &new, MAX_LIVE_KEYS)? {
+        None => {}
+        Some(InsertKeyOutcome::LimitReached) => return Ok(Err(AccountError::TooManyKeys)),
+        Some(_) => return Ok(Err(KeyMoveRefusal::NoMember.into())),
+    }
+    revoke(transaction, None, plan.key, line.at_ms)?;
+    // The old row needs a hash, which must be of no text.
+    let sql = "UPDATE api_key SET hash = randomblob(32) WHERE id = ?1";
+    transaction.execute(sql, [plan.key])?;
+    insert(transaction, &new, &hash)?;
+    let before = json!({"account": from, "key": plan.key});
+    let after = json!({"account": new.account, "key": new.id, "person": new.member});
+    for object in [plan.key, &new.id] {
+        let entry = audit::AuditEntry {
+            object,
+            before: &before.to_string(),
+            after: &after.to_string(),
+            ..line.as_entry()
+        };
+        audit::append(transaction, &entry)?;
+    }
+    Ok(Ok(()))
 }
 
 /// Returns the member whose key it becomes, `None` in the account of a person; or why the key
@@ -139,16 +152,22 @@ fn find_member(
     }
 }
 
-fn side(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<Option<Side>> {
-    transaction
+pub(crate) fn side(connection: &Connection, account: &str) -> rusqlite::Result<Option<Side>> {
+    connection
         .prepare_cached(&format!(
-            "SELECT a.organisation IS NOT NULL, a.admin, {MAY_SPEND} FROM account a WHERE a.id = ?1"
+            "SELECT a.organisation IS NOT NULL, a.admin, {MAY_SPEND}, a.status <> 'active',
+               a.deleted_at_ms IS NOT NULL, EXISTS(SELECT 1 FROM payment_order p
+                 WHERE p.account = a.id AND p.clawback <> 'none')
+             FROM account a WHERE a.id = ?1"
         ))?
         .query_row(params![account], |row| {
             Ok(Side {
                 is_organisation: row.get(0)?,
                 is_administrator: row.get(1)?,
                 may_spend: row.get(2)?,
+                is_suspended: row.get(3)?,
+                is_deleted: row.get(4)?,
+                owes_payment: row.get(5)?,
             })
         })
         .optional()

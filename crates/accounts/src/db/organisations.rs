@@ -599,8 +599,8 @@ pub(crate) fn join_by_domain(
 }
 
 /// Returns whether an organisation would have no owner without the person.
-pub(crate) fn is_last_owner(transaction: &Transaction<'_>, person: &str) -> rusqlite::Result<bool> {
-    transaction.query_row(
+pub(crate) fn is_last_owner(connection: &Connection, person: &str) -> rusqlite::Result<bool> {
+    connection.query_row(
         "SELECT EXISTS(SELECT 1 FROM membership it WHERE it.person = ?1 AND it.role = 'owner'
            AND NOT EXISTS(SELECT 1 FROM membership other
              WHERE other.account = it.account AND other.person <> ?1 AND other.role = 'owner'))",
@@ -911,7 +911,11 @@ fn owners(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<i64>
     )
 }
 
-fn is_full(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlite::Result<bool> {
+pub(crate) fn is_full(
+    transaction: &Transaction<'_>,
+    account: &str,
+    now_ms: i64,
+) -> rusqlite::Result<bool> {
     let count: i64 = transaction.query_row(
         &format!(
             "SELECT (SELECT count(*) FROM membership WHERE account = ?1)
@@ -923,7 +927,7 @@ fn is_full(transaction: &Transaction<'_>, account: &str, now_ms: i64) -> rusqlit
     Ok(count >= MAX_MEMBERS)
 }
 
-fn insert_member(
+pub(crate) fn insert_member(
     transaction: &Transaction<'_>,
     account: &str,
     person: &str,

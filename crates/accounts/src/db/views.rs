@@ -7,6 +7,10 @@ use super::AppDb;
 #[derive(Clone, Copy)]
 pub struct AccountRows<'a>(pub(crate) &'a AppDb);
 
+/// Reads and writes merges of accounts into others.
+#[derive(Clone, Copy)]
+pub struct MergeRows<'a>(pub(crate) &'a AppDb);
+
 #[derive(Clone, Copy)]
 pub struct InviteRows<'a>(pub(crate) &'a AppDb);
 
@@ -85,6 +89,10 @@ pub struct WebhookRows<'a>(pub(crate) &'a AppDb);
 impl AppDb {
     pub fn people(&self) -> AccountRows<'_> {
         AccountRows(self)
+    }
+
+    pub fn merges(&self) -> MergeRows<'_> {
+        MergeRows(self)
     }
 
     pub fn invites(&self) -> InviteRows<'_> {

@@ -358,7 +358,7 @@ pub(crate) fn insert_store_debit(
     let borne = taken.clamp_to(CreditSplit { paid, trial });
     if borne.total() < taken.total() {
         let requested = taken.total();
-        return Err(StoreError::Refused(format!(
+        return Err(StoreError::Unusable(format!(
             "cannot deduct {requested} credits from account {account} yet: the shared store has deducted them, but the ledger has only {paid} paid and {trial} trial; run the command again in a moment"
         )));
     }

@@ -140,3 +140,31 @@ async fn a_suspension_asks_first() {
     assert_eq!(done.status, 303);
     assert_eq!(root.acts(), ["account.suspend"]);
 }
+
+#[tokio::test]
+async fn the_page_of_an_account_names_its_merge_which_nothing_but_its_command_ends() {
+    let root = root().await;
+    let accounts = &root.world.accounts;
+    let other = accounts.create_account(&NewAccount::new("b@example.com"), now_ms());
+    let other = other.unwrap().id;
+    let suspended = AccountStatus::Suspended;
+    accounts.set_status(&root.account, suspended).unwrap();
+    let by = Actor {
+        actor: "uid 0".to_owned(),
+        address: String::new(),
+    };
+    let acting = accounts.with_actor(&by, now_ms());
+    acting.start_merge(&root.account, &other, None).unwrap();
+    let command = format!("account merge {} --into {other}", root.account);
+    let page = root.path("");
+    let page = root.get(page.trim_end_matches('/')).await;
+    assert!(page.inside("merge").contains(&command), "{}", page.body);
+    let delete = "confirmation=a@example.com&confirmed=yes";
+    let credits = "kind=grant&credits=5&ref=late&confirmed=yes";
+    for (act, fields) in [("resume", ""), ("delete", delete), ("post", credits)] {
+        let refused = root.post(&root.path(act), fields).await;
+        assert_eq!(refused.status, 409, "{act}: {}", refused.body);
+        refused.shows("being merged into");
+    }
+    assert_eq!(root.balance(), "0");
+}
