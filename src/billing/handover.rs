@@ -216,7 +216,7 @@ impl Billing {
     /// then.
     fn refresh_mirror(&self, account: &str) -> Result<(), StoreError> {
         let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
-        let mirror = HoldsMirror::open(data_dir)?;
+        let mut mirror = HoldsMirror::open(data_dir)?;
         let refresh_id = mirror.request_refresh()?;
         let began = Instant::now();
         loop {

@@ -5,7 +5,7 @@
 //! not depend on a table. Read next: `crates/accounts/src/db.rs` (accounts, keys, sessions).
 
 pub mod damage;
-mod log_index;
+pub(crate) mod log_index;
 pub mod missing;
 pub mod row_cache;
 pub mod writer;

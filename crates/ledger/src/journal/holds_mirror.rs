@@ -11,6 +11,7 @@ use crate::StoreError;
 use crate::sqlite;
 use crate::sqlite::damage;
 use crate::sqlite::damage::DatabaseSpec;
+use crate::sqlite::log_index::ValueSinceCommit;
 use credits::money::CreditSplit;
 use rusqlite::{Connection, params};
 use std::path::Path;
@@ -40,6 +41,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 const FILE: &str = "holds.db";
+const OPEN: &str = "open holds.db";
 /// Page size of a new file in bytes. A commit changes a few scattered rows and writes their pages,
 /// so small pages write less.
 const PAGE_BYTES: u32 = 1_024;
@@ -49,7 +51,12 @@ const DATABASE_SPEC: DatabaseSpec = DatabaseSpec {
 };
 
 /// The database with the copied holds.
-pub struct HoldsMirror(Connection);
+pub struct HoldsMirror {
+    connection: Connection,
+    /// The numbers of the last completed and of the last requested refresh. The ledger writer asks
+    /// for them 50 times a second.
+    refresh_state: ValueSinceCommit<(i64, i64)>,
+}
 
 impl HoldsMirror {
     /// Opens `holds.db` in `dir` at the start of the process that admits requests, and replaces a
@@ -61,7 +68,7 @@ impl HoldsMirror {
         let mirror = damage::open_or_renew(&dir.join(FILE), &DATABASE_SPEC, || Self::open(dir))?;
         let insert = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
         mirror
-            .0
+            .connection
             .execute(insert, [])
             .map_err(|source| StoreError::sqlite("create holds.db", source))?;
         Ok(mirror)
@@ -80,11 +87,17 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let mut connection =
-            sqlite::open_with_page_size(&dir.join(FILE), PAGE_BYTES, "open holds.db")?;
+        let path = dir.join(FILE);
+        let mut connection = sqlite::open_with_page_size(&path, PAGE_BYTES, OPEN)?;
         sqlite::migrate(&mut connection, MIGRATIONS, "migrate holds.db")?;
         sqlite::disable_sync(&connection)?;
-        Ok(Self(connection))
+        sqlite::warm_up(&connection, OPEN)?;
+        let refresh_state =
+            ValueSinceCommit::open(&path).map_err(|source| StoreError::io(OPEN, source))?;
+        Ok(Self {
+            connection,
+            refresh_state,
+        })
     }
 
     /// Writes the held and settled credits of each process, as pairs of account and claim.
@@ -93,7 +106,7 @@ impl HoldsMirror {
     /// Returns an error if the file cannot be written.
     pub fn put(&mut self, rows: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("publish the reservations", source);
-        let transaction = sqlite::begin_write(&mut self.0).map_err(sql)?;
+        let transaction = sqlite::begin_write(&mut self.connection).map_err(sql)?;
         for (account, claim) in rows {
             transaction
                 .prepare_cached(
@@ -116,7 +129,7 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn request_refresh(&self) -> Result<i64, StoreError> {
-        self.0
+        self.connection
             .query_row(
                 "UPDATE question SET asked = asked + 1 RETURNING asked",
                 [],
@@ -129,13 +142,18 @@ impl HoldsMirror {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn refresh_state(&self) -> Result<(i64, i64), StoreError> {
-        self.0
-            .prepare_cached("SELECT answered, asked FROM question")
-            .and_then(|mut statement| statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))
-            .map_err(|source| {
-                StoreError::sqlite("check for a request for the current reservations", source)
-            })
+    pub fn refresh_state(&mut self) -> Result<(i64, i64), StoreError> {
+        let connection = &self.connection;
+        let read = || {
+            connection
+                .prepare_cached("SELECT answered, asked FROM question")
+                .and_then(|mut statement| {
+                    statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+                })
+        };
+        self.refresh_state.get(read).map_err(|source| {
+            StoreError::sqlite("check for a request for the current reservations", source)
+        })
     }
 
     /// Marks refresh `number` as complete, because all holds at its request are written.
@@ -143,7 +161,7 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn complete_refresh(&self, number: i64) -> Result<(), StoreError> {
-        self.0
+        self.connection
             .execute("UPDATE question SET answered = max(answered, ?1)", [number])
             .map(drop)
             .map_err(|source| {
@@ -156,7 +174,7 @@ impl HoldsMirror {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn remove_instance(&self, instance_id: &str) -> Result<(), StoreError> {
-        self.0
+        self.connection
             .execute("DELETE FROM held WHERE boot = ?1", [instance_id])
             .map(drop)
             .map_err(|source| {
@@ -192,7 +210,7 @@ impl HoldsMirror {
         let sql = |source| StoreError::sqlite("read the reservations", source);
         let columns = "account, boot, paid, trial, settled_paid, settled_trial";
         let mut statement = self
-            .0
+            .connection
             .prepare_cached(&format!("SELECT {columns} FROM held {filter}"))
             .map_err(sql)?;
         let rows = statement
@@ -224,7 +242,7 @@ impl HoldsMirror {
     /// Returns an error if the file cannot be written.
     pub fn retain_instances(&mut self, live: &[String]) -> Result<(), StoreError> {
         let live = serde_json::to_string(live).unwrap_or_default();
-        self.0
+        self.connection
             .execute(
                 "DELETE FROM held WHERE boot NOT IN (SELECT value FROM json_each(?1))",
                 [live],

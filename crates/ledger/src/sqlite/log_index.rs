@@ -24,6 +24,37 @@ pub(super) struct LogIndex(&'static OwnedFd);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogHeader([u8; HEADER_BYTES]);
 
+/// A value of a database that callers read far more often than somebody commits.
+pub(crate) struct ValueSinceCommit<T> {
+    log: LogIndex,
+    /// The header of the log before the last read, and what that read returned.
+    read: Option<(LogHeader, T)>,
+}
+
+impl<T: Copy> ValueSinceCommit<T> {
+    /// Opens the index of the log like [`LogIndex::open`].
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let log = LogIndex::open(path)?;
+        Ok(Self { log, read: None })
+    }
+
+    /// Returns the value of the last `read`, which is repeated if anybody has committed since.
+    ///
+    /// # Errors
+    /// Returns the error of `read`.
+    pub(crate) fn get<E>(&mut self, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let header = self.log.header();
+        if let Some((before, value)) = self.read
+            && header == Some(before)
+        {
+            return Ok(value);
+        }
+        let value = read()?;
+        self.read = header.map(|header| (header, value));
+        Ok(value)
+    }
+}
+
 impl LogIndex {
     /// Opens the index of the database at `path`, which an open connection of this process has
     /// read.
@@ -60,5 +91,43 @@ impl LogHeader {
     pub(super) fn commits(self) -> u32 {
         let [_, _, _, _, _, _, _, _, first, second, third, fourth, ..] = self.0;
         u32::from_ne_bytes([first, second, third, fourth])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite;
+
+    #[test]
+    fn a_value_is_read_again_after_a_commit_of_anybody_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let (own, other) = (
+            sqlite::open(&path, "open x").unwrap(),
+            sqlite::open(&path, "open x").unwrap(),
+        );
+        own.execute_batch("CREATE TABLE t (v INTEGER) STRICT; INSERT INTO t VALUES (0)")
+            .unwrap();
+        let mut value = ValueSinceCommit::open(&path).unwrap();
+        let mut reads = 0;
+        let mut get = || {
+            let read = || {
+                reads += 1;
+                own.query_row("SELECT v FROM t", [], |row| row.get::<_, i64>(0))
+            };
+            (value.get(read).unwrap(), reads)
+        };
+        assert_eq!((get(), get()), ((0, 1), (0, 1)));
+        for writer in [&other, &own] {
+            let (before, reads) = get();
+            writer.execute("UPDATE t SET v = v + 1", []).unwrap();
+            assert_eq!(get(), (before + 1, reads + 1));
+            assert_eq!(get(), (before + 1, reads + 1));
+        }
+        other
+            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); UPDATE t SET v = 7")
+            .unwrap();
+        assert_eq!(get().0, 7);
     }
 }
