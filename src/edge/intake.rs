@@ -32,7 +32,7 @@ pub use early_response::{discard_body, discard_refused_body, keep_alive_past_bod
 pub use exchange::{AbortReason, Deadlines, DeferredHead, ExchangeState, KeyEnd};
 
 use buffered_session::{BufferedDownstream, RESTORE_SESSION_CODE};
-use bytes::Bytes;
+use llm_protocol::request::RequestBody;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// Replaces the request's body with `body`, for every attempt.
 pub fn wrap_session(
     session: &mut Session,
-    body: Bytes,
+    body: RequestBody,
     share: BodyShare,
     deadlines: Deadlines,
 ) -> Arc<ExchangeState> {

@@ -25,7 +25,7 @@ use llm_protocol::ir::CacheMarkerOrigin;
 use llm_protocol::ir::event::ResponseContext;
 use llm_protocol::keepalive::KeepAlive;
 use llm_protocol::request::{
-    self, PassthroughContext, RequestCleanup, RequestEdits, RequestSummary,
+    self, PassthroughContext, RequestBody, RequestCleanup, RequestEdits, RequestSummary,
 };
 use llm_protocol::responses::EventSequencer;
 use llm_protocol::translate;
@@ -49,7 +49,7 @@ pub(super) struct OutboundRequest<'a> {
 
 /// The encoded body, with the settings of its response.
 pub(super) struct UpstreamRequest {
-    pub body: Bytes,
+    pub body: RequestBody,
     pub warnings: Vec<String>,
     /// True if the gateway requests a stream from the vendor.
     pub asks_for_stream: bool,
@@ -126,13 +126,13 @@ impl<'a> OutboundRequest<'a> {
                 ..input
             };
             let translated = translate::translate_request(&input, false)?;
-            let body = match thinking_budget.filter(|_| translated.has_client_budget) {
+            let body: Bytes = match thinking_budget.filter(|_| translated.has_client_budget) {
                 Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
                 None => translated.body,
             };
             return Ok(UpstreamRequest {
                 is_budget_from_client: translated.has_client_budget,
-                body,
+                body: body.into(),
                 warnings: [translated.warnings, self.summary.rewritten.clone()].concat(),
                 asks_for_stream: translated.streams,
                 carries_thinking: translated.carries_thinking,
@@ -176,7 +176,7 @@ impl<'a> OutboundRequest<'a> {
         let is_budget_from_client = !stripped.makes_budget;
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
-            body: request::rewrite_cleaned(&self.body, self.summary, &edits, stripped),
+            body: request::splice(&self.body, self.summary, &edits, stripped),
             warnings: [warnings, self.summary.rewritten.clone()].concat(),
             asks_for_stream: self.summary.stream,
             carries_thinking,
@@ -262,7 +262,8 @@ impl<'a> OutboundRequest<'a> {
         let mut translated = match is_changed || self.surface == Protocol::Responses {
             // The gateway wrote or changed this body, so it parses without an error.
             true => {
-                let summary = request::read_summary(self.model.protocol(), &encoded.body)?;
+                let summary =
+                    request::read_summary(self.model.protocol(), &encoded.body.to_bytes())?;
                 Some(Box::new(summary))
             }
             false => None,

@@ -4,7 +4,9 @@
 use crate::payloads::*;
 use bytes::Bytes;
 use llm_protocol::Protocol;
-use llm_protocol::request::{Features, OutputLimit, RequestEdits, read_summary, rewrite};
+use llm_protocol::request::{
+    Features, OutputLimit, RequestCleanup, RequestEdits, read_summary, rewrite, splice,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -99,6 +101,39 @@ fn nothing_to_change_is_the_same_body() {
         ..edits("alpha/opus")
     };
     assert_eq!(rewrite(&body, &outline, &edits).as_ptr(), body.as_ptr());
+}
+
+#[test]
+fn a_long_body_is_spliced_to_what_a_rewrite_writes() {
+    let text = "a".repeat(300_000);
+    let edits = RequestEdits {
+        output_limit: Some(1000),
+        include_usage: true,
+        ..edits("up/\"1\"")
+    };
+    for (before, after) in [
+        (&text[..], ""),
+        ("", &text[..]),
+        (&text[..], &text[..]),
+        ("", ""),
+    ] {
+        let rest = CHAT_REQUEST.trim_end().trim_end_matches('}');
+        let rest = rest.strip_prefix('{').unwrap();
+        let body = format!(r#"{{"x":"{before}",{rest},"y":"{after}"}}"#);
+        let body = Bytes::from(body);
+        let outline = read_summary(Protocol::Chat, &body).unwrap();
+        let mut spliced = splice(&body, &outline, &edits, RequestCleanup::default());
+        assert_eq!(spliced.to_bytes(), rewrite(&body, &outline, &edits));
+        let first = spliced.take_piece(usize::MAX).unwrap();
+        let is_whole = spliced.is_empty();
+        assert_eq!(
+            is_whole,
+            body.len() < 10_000,
+            "{} bytes of {}",
+            first.len(),
+            body.len()
+        );
+    }
 }
 
 #[test]

@@ -27,6 +27,7 @@ use repair_hints::{EnumMember, Setting};
 use summary::{OutputLimitMember, StreamOptions};
 use vendor_state::VendorObject;
 
+mod body;
 mod completion;
 mod content;
 mod conversation;
@@ -41,13 +42,14 @@ mod rewrite;
 mod summary;
 mod vendor_state;
 
+pub use body::RequestBody;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, ForeignFields, ToolOffer};
 pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
     remove_reasoning, without_members,
 };
-pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned};
+pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned, splice};
 pub use summary::{CompletionInput, OutputLimit, RequestSummary};
 
 /// Maximum number of choices on the chat surface.

@@ -88,7 +88,7 @@ pub async fn prepare(
         response,
         idempotency,
         body: (body_read, body.len()),
-        sent,
+        sent: sent.into(),
         wants_stream: false,
         // Nothing of the request may be left out.
         is_strict: true,

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use config::Settings;
 use config::catalog::CatalogModel;
 use llm_protocol::failure::{Failure, Kind};
+use llm_protocol::request::RequestBody;
 use llm_protocol::usage::UsageBounds;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub(super) struct AdmittedParts {
     /// Time at which the client's body was complete, and its length.
     pub body: (Instant, usize),
     /// The body for the vendor.
-    pub sent: Bytes,
+    pub sent: RequestBody,
     pub wants_stream: bool,
     pub is_strict: bool,
 }

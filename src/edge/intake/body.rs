@@ -33,7 +33,7 @@ pub async fn read_body(
     let declared_bytes = declared_body_bytes(session);
     let read = async {
         send_continue(session).await?;
-        let mut body = BodyBuffer::new(declared_bytes.unwrap_or(u64::MAX));
+        let mut body = BodyBuffer::new(declared_bytes);
         let mut reader = MinRateReader::new(limits);
         while let Some(piece) = reader.read(session).await? {
             if body.len().saturating_add(piece.len()) as u64 > limits.body_bytes {
@@ -98,10 +98,10 @@ pub fn declared_body_bytes(session: &Session) -> Option<u64> {
         .ok()
 }
 
-/// A body that is being received. The buffer allocates at most twice the received bytes, regardless
-/// of the declared length.
+/// A body that is being received. The buffer allocates at most [`DECLARED_CAPACITY`], or twice the
+/// received bytes, whatever length is declared.
 struct BodyBuffer {
-    declared_bytes: u64,
+    declared_bytes: Option<u64>,
     /// The first piece. A body that arrives in one piece is not copied.
     first: Bytes,
     all: BytesMut,
@@ -109,9 +109,13 @@ struct BodyBuffer {
 
 /// Minimum capacity of a body of several pieces, in bytes.
 const MIN_CAPACITY: usize = 16_384;
+/// Maximum capacity, in bytes, that a declared length gets before its bytes arrive, so that the
+/// received part need not be copied as the buffer grows. The system gives memory to the part that is
+/// filled.
+const DECLARED_CAPACITY: usize = 2_097_152;
 
 impl BodyBuffer {
-    fn new(declared_bytes: u64) -> Self {
+    fn new(declared_bytes: Option<u64>) -> Self {
         Self {
             declared_bytes,
             first: Bytes::new(),
@@ -131,11 +135,11 @@ impl BodyBuffer {
         let first = std::mem::take(&mut self.first);
         let total = first.len() + self.all.len() + piece.len();
         if total > self.all.capacity() {
-            let declared_bytes = usize::try_from(self.declared_bytes).unwrap_or(usize::MAX);
-            let capacity = total
-                .saturating_mul(2)
-                .max(MIN_CAPACITY)
-                .min(declared_bytes.max(total));
+            let doubled = total.saturating_mul(2).max(MIN_CAPACITY);
+            let capacity = match self.declared_bytes.map(usize::try_from) {
+                Some(Ok(declared)) => doubled.max(DECLARED_CAPACITY).min(declared.max(total)),
+                _ => doubled,
+            };
             self.all.reserve(capacity - self.all.len());
         }
         self.all.extend_from_slice(&first);

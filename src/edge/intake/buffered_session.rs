@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use llm_protocol::failure::Kind;
 use llm_protocol::keepalive::KeepAlive;
+use llm_protocol::request::RequestBody;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::protocols::http::custom::CustomMessageWrite;
@@ -63,9 +64,9 @@ pub struct BufferedDownstream {
     /// `None` only after the session was handed back. Pingora makes no call after that.
     inner: Option<Box<HttpSession>>,
     /// Body for further attempts. The session drops it once the response has begun.
-    body: Option<(Bytes, BodyShare)>,
-    /// Rest of a body that is sent in pieces to an HTTP/2 vendor, and the attempt of that body.
-    unsent: Option<(u32, Bytes)>,
+    body: Option<(RequestBody, BodyShare)>,
+    /// Rest of a body that is sent in pieces, and the attempt of that body.
+    unsent: Option<(u32, RequestBody)>,
     exchange: Arc<ExchangeState>,
     /// Head of the response, withheld until the first bytes arrive. Until then another attempt,
     /// another status and deferred headers are possible.
@@ -87,7 +88,7 @@ pub struct BufferedDownstream {
 impl BufferedDownstream {
     pub fn new(
         inner: Box<HttpSession>,
-        body: (Bytes, BodyShare),
+        body: (RequestBody, BodyShare),
         exchange: Arc<ExchangeState>,
         deadlines: Deadlines,
     ) -> Self {
@@ -293,23 +294,25 @@ impl BufferedDownstream {
     }
 
     /// Returns the body for the next attempts, until the response has begun.
-    fn attempt_body(&self) -> Option<Bytes> {
+    fn attempt_body(&self) -> Option<RequestBody> {
         let replaced = self.exchange.lock().body.clone();
         replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
     }
 
-    /// Returns what the running attempt's HTTP/2 vendor has not received yet.
-    fn unsent_body(&mut self) -> Option<&mut Bytes> {
+    /// Returns what the running attempt's vendor has not received yet.
+    fn unsent_body(&mut self) -> Option<&mut RequestBody> {
         let progress = self.exchange.lock().progress;
-        if !progress.is_h2 {
-            return None;
-        }
         if self
             .unsent
             .as_ref()
             .is_none_or(|(attempt, _)| *attempt != progress.attempt)
         {
-            self.unsent = Some((progress.attempt, self.attempt_body()?));
+            let mut rest = self.attempt_body()?;
+            if !progress.is_h2 {
+                // Pingora sends it on its own: see `get_retry_buffer`.
+                rest.take_piece(usize::MAX);
+            }
+            self.unsent = Some((progress.attempt, rest));
         }
         self.unsent
             .as_mut()
@@ -318,9 +321,9 @@ impl BufferedDownstream {
     }
 
     fn next_piece(&mut self) -> Option<Bytes> {
-        let rest = self.unsent_body()?;
-        let length = rest.len().min(H2_PIECE_BYTES);
-        Some(rest.split_to(length))
+        let is_h2 = self.exchange.lock().progress.is_h2;
+        let max_bytes = if is_h2 { H2_PIECE_BYTES } else { usize::MAX };
+        self.unsent_body()?.take_piece(max_bytes)
     }
 
     /// Drops the bodies, because no further attempt follows.
@@ -684,7 +687,7 @@ impl CustomSession for BufferedDownstream {
     }
 
     /// Returns whether the whole body was passed on. The gateway read the client's body whole
-    /// before it installed this session; an HTTP/2 vendor gets the body in pieces.
+    /// before it installed this session; the vendor may get it in pieces.
     fn is_body_done(&mut self) -> bool {
         self.unsent_body().is_none()
     }
@@ -757,12 +760,17 @@ impl CustomSession for BufferedDownstream {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
-    /// Returns the bytes that Pingora sends before it waits for anything: the whole body over
-    /// HTTP/1.1, nothing over HTTP/2. An HTTP/2 vendor may answer and reset the stream before it
+    /// Returns the bytes that Pingora sends before it waits for anything: the body's first piece
+    /// over HTTP/1.1, nothing over HTTP/2. An HTTP/2 vendor may answer and reset the stream before it
     /// reads the body (RFC 9113, section 8.1), and a failed send would lose that response.
     fn get_retry_buffer(&self) -> Option<Bytes> {
         let is_h2 = self.exchange.lock().progress.is_h2;
-        if is_h2 { None } else { self.attempt_body() }
+        let first = |body: RequestBody| body.first().clone();
+        if is_h2 {
+            None
+        } else {
+            self.attempt_body().map(first)
+        }
     }
     async fn finish_custom(&mut self) -> Result<()> {
         Ok(())

@@ -7,11 +7,11 @@ use super::tcp_cork::TcpCorkGuard;
 use crate::edge::shutdown::{CHECK_INTERVAL, Shutdown};
 use crate::edge::silence_timer::wait_until;
 use crate::idempotency::{IdempotencyGuard, KeyCommit};
-use bytes::Bytes;
 use http::HeaderValue;
 use ledger::journal::writer::JournalWrite;
 use llm_protocol::failure::Kind;
 use llm_protocol::keepalive::KeepAlive;
+use llm_protocol::request::RequestBody;
 use pingora::protocols::http::ServerSession as HttpSession;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -79,7 +79,7 @@ pub(super) struct ExchangeInner {
     /// Cork of the running attempt's connection, until the vendor has the body.
     pub(super) corked: Option<TcpCorkGuard>,
     /// Body that later attempts send instead of the first one.
-    pub(super) body: Option<Bytes>,
+    pub(super) body: Option<RequestBody>,
     /// Keep-alive for a client that waits too long for the next event. Its bytes are produced when
     /// they are sent, because events may be numbered.
     pub(super) keep_alive: Option<KeepAlive>,
@@ -428,12 +428,12 @@ impl ExchangeState {
         self.lock().deferred_head = deferred_head;
     }
 
-    pub fn body(&self) -> Option<Bytes> {
+    pub fn body(&self) -> Option<RequestBody> {
         self.lock().body.clone()
     }
 
     /// Sets the body that the next attempts send.
-    pub fn set_body(&self, body: Bytes) {
+    pub fn set_body(&self, body: RequestBody) {
         self.lock().body = Some(body);
     }
 

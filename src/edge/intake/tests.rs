@@ -42,7 +42,7 @@ impl Wire {
         let shared = Arc::new(ExchangeState::default());
         shared.set_terminal_error(|_| b"data: failed\n\n".to_vec());
         shared.begin_attempt(false);
-        let body = (Bytes::from_static(b"{}"), BodyShare::default());
+        let body = (Bytes::from_static(b"{}").into(), BodyShare::default());
         let replay =
             BufferedDownstream::new(Box::new(session), body, Arc::clone(&shared), deadlines);
         Self {

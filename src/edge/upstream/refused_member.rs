@@ -11,7 +11,7 @@ use crate::upstreams::EndpointPool;
 use base::telemetry::METRICS;
 use bytes::Bytes;
 use config::catalog::CatalogModel;
-use llm_protocol::request;
+use llm_protocol::request::{self, RequestBody};
 use std::time::Instant;
 
 /// Leaves out the member that the vendor has refused, and remembers that. Returns false if the
@@ -23,12 +23,12 @@ pub fn retry_without_member(call: &mut AdmittedRequest, member: &'static str) ->
     let Some(body) = call.exchange.body() else {
         return false;
     };
-    let Some((without, warnings)) = leave_out(&call.cpu, &body, &[member]) else {
+    let Some((without, warnings)) = leave_out(&call.cpu, &body.to_bytes(), &[member]) else {
         return false;
     };
     call.attempts.has_left_out_member = true;
     call.sent_bytes = without.len();
-    call.exchange.set_body(without);
+    call.exchange.set_body(without.into());
     call.response
         .reset_for_retry(call.response.translation.clone());
     call.warnings.extend(warnings);
@@ -54,13 +54,16 @@ pub fn leave_out_refused(
     endpoints: &EndpointPool,
     model: &CatalogModel,
     cpu: &CpuWorker,
-    body: Bytes,
-) -> (Bytes, Vec<String>) {
+    body: RequestBody,
+) -> (RequestBody, Vec<String>) {
     let refused = endpoints.learned_refusals(&model.upstream_model, Instant::now());
     if refused.is_empty() {
         return (body, Vec::new());
     }
-    leave_out(cpu, &body, &refused).unwrap_or((body, Vec::new()))
+    match leave_out(cpu, &body.to_bytes(), &refused) {
+        Some((without, warnings)) => (without.into(), warnings),
+        None => (body, Vec::new()),
+    }
 }
 
 fn leave_out(cpu: &CpuWorker, body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {

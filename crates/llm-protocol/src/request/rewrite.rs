@@ -5,6 +5,7 @@
 //!
 //! Read next: `passthrough.rs`, the way back.
 
+use super::body::{MIN_SHARED_BYTES, RequestBody};
 use super::foreign_fields::remover::RequestCleanup;
 use super::summary::{OutputLimitMember, RequestSummary, StreamOptions};
 use crate::json::{Span, edit, edit::JsonEdit};
@@ -39,25 +40,24 @@ pub fn rewrite_cleaned(
     edits: &RequestEdits<'_>,
     stripped: RequestCleanup,
 ) -> Bytes {
-    let mut changes = EditBuilder {
-        replaced: stripped.edits,
-        inserted: String::new(),
-    };
-    if edits.model != summary.model {
-        changes.replace(summary.spans.model, edit::json_string(edits.model));
+    EditBuilder::collect(summary, edits, stripped).apply(body, summary.spans.inside)
+}
+
+/// Applies the edits like [`rewrite_cleaned`], without a copy of long parts that do not change.
+pub fn splice(
+    body: &Bytes,
+    summary: &RequestSummary,
+    edits: &RequestEdits<'_>,
+    stripped: RequestCleanup,
+) -> RequestBody {
+    let changes = EditBuilder::collect(summary, edits, stripped);
+    let inside = summary.spans.inside;
+    if body.len() < MIN_SHARED_BYTES {
+        return changes.apply(body, inside).into();
     }
-    if let Some(limit) = edits.output_limit {
-        changes.set_output_limit(summary, limit, edits.output_limit_field);
-    }
-    if let (Some(budget), Some(span)) = (edits.thinking_budget, summary.spans.thinking_budget)
-        && summary.thinking_budget != Some(budget)
-    {
-        changes.replace(span, budget.to_string());
-    }
-    if edits.include_usage && !summary.include_usage {
-        changes.set_include_usage(summary.spans.stream_options);
-    }
-    changes.apply(body, summary.spans.inside)
+    let mut edits = changes.into_edits(inside);
+    edits.sort_by_key(|edit| edit.span.start);
+    RequestBody::splice(body, &edits)
 }
 
 /// Applies the removals and replacements of `cleanup`, and no other edits.
@@ -77,6 +77,32 @@ struct EditBuilder {
 }
 
 impl EditBuilder {
+    fn collect(
+        summary: &RequestSummary,
+        edits: &RequestEdits<'_>,
+        stripped: RequestCleanup,
+    ) -> Self {
+        let mut changes = Self {
+            replaced: stripped.edits,
+            inserted: String::new(),
+        };
+        if edits.model != summary.model {
+            changes.replace(summary.spans.model, edit::json_string(edits.model));
+        }
+        if let Some(limit) = edits.output_limit {
+            changes.set_output_limit(summary, limit, edits.output_limit_field);
+        }
+        if let (Some(budget), Some(span)) = (edits.thinking_budget, summary.spans.thinking_budget)
+            && summary.thinking_budget != Some(budget)
+        {
+            changes.replace(span, budget.to_string());
+        }
+        if edits.include_usage && !summary.include_usage {
+            changes.set_include_usage(summary.spans.stream_options);
+        }
+        changes
+    }
+
     fn replace(&mut self, span: Span, text: String) {
         self.replaced.push(JsonEdit::new(span, text));
     }
@@ -137,15 +163,18 @@ impl EditBuilder {
         }
     }
 
-    fn apply(self, body: &Bytes, inside: usize) -> Bytes {
-        let EditBuilder {
-            mut replaced,
-            inserted,
-        } = self;
-        if !inserted.is_empty() {
+    /// Returns the edits, with the insertion at the offset `inside`.
+    fn into_edits(self, inside: usize) -> Vec<JsonEdit<'static>> {
+        let mut replaced = self.replaced;
+        if !self.inserted.is_empty() {
             // This edit must be first, because the first member may be removed.
-            replaced.insert(0, JsonEdit::new(Span::at(inside), inserted));
+            replaced.insert(0, JsonEdit::new(Span::at(inside), self.inserted));
         }
+        replaced
+    }
+
+    fn apply(self, body: &Bytes, inside: usize) -> Bytes {
+        let mut replaced = self.into_edits(inside);
         if replaced.is_empty() {
             return body.clone();
         }
