@@ -92,6 +92,29 @@ impl QuotedRequest {
     }
 }
 
+/// Joins consecutive messages of one role if the vendor wants the roles to alternate. Returns the
+/// body and its warnings.
+fn alternate_roles(
+    model: &CatalogModel,
+    surface: Protocol,
+    body: RequestBody,
+) -> (RequestBody, Vec<String>) {
+    if !model.vendor.profile.alternates {
+        return (body, Vec::new());
+    }
+    let Some((joined, lost)) = request::alternate_roles(&body.to_bytes()) else {
+        return (body, Vec::new());
+    };
+    let member = match surface {
+        Protocol::Responses => "input",
+        Protocol::Chat | Protocol::Messages => "messages",
+    };
+    (
+        joined.into(),
+        [vec![format!("merged:{member}")], lost].concat(),
+    )
+}
+
 impl<'a> OutboundRequest<'a> {
     pub fn for_model(&self, model: &'a Arc<CatalogModel>) -> Self {
         let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
@@ -130,10 +153,12 @@ impl<'a> OutboundRequest<'a> {
                 Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
                 None => translated.body,
             };
+            let (body, joined) = alternate_roles(self.model, self.surface, body.into());
+            self.reject_if_strict(&joined)?;
             return Ok(UpstreamRequest {
                 is_budget_from_client: translated.has_client_budget,
-                body: body.into(),
-                warnings: [translated.warnings, self.summary.rewritten.clone()].concat(),
+                body,
+                warnings: [translated.warnings, self.summary.rewritten.clone(), joined].concat(),
                 asks_for_stream: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
@@ -174,9 +199,12 @@ impl<'a> OutboundRequest<'a> {
         };
         let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
         let is_budget_from_client = !stripped.makes_budget;
+        let body = request::splice(&self.body, self.summary, &edits, stripped);
+        let (body, joined) = alternate_roles(self.model, self.surface, body);
+        let warnings = [warnings, joined].concat();
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
-            body: request::splice(&self.body, self.summary, &edits, stripped),
+            body,
             warnings: [warnings, self.summary.rewritten.clone()].concat(),
             asks_for_stream: self.summary.stream,
             carries_thinking,
@@ -216,6 +244,7 @@ impl<'a> OutboundRequest<'a> {
         };
         self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
+            && !self.model.vendor.profile.alternates
             && (self.summary.completion.is_some() || !needs_cleaning())
     }
 

@@ -20,7 +20,8 @@ const TRIED_ELSEWHERE: [&str; 4] = [
     "stream_options",
 ];
 /// Profile of a server that nothing describes.
-const DEFAULTS: [&str; 5] = [
+const DEFAULTS: [&str; 6] = [
+    "roles.alternate: false",
     "roles.developer: false",
     "roles.prefix: false",
     "roles.system: \"first\"",

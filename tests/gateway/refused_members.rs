@@ -1,6 +1,7 @@
 //! A chat vendor's server that refuses members which it does not know. The gateway repeats the
 //! request once without the member, remembers that, and says so.
 
+use crate::client::Request;
 use crate::fallback::mutual;
 use crate::scripted::{self, Scripted};
 use crate::surface::{Chat, Messages};
@@ -166,4 +167,59 @@ fn what_a_server_refuses_is_left_out_for_it_as_a_fallback_too() {
         (1, None),
         "{sent:?}"
     );
+}
+
+#[test]
+fn consecutive_messages_of_one_role_are_joined_for_a_server_that_wants_the_roles_to_alternate() {
+    let server = StrictServer::start(&[]);
+    let vendor = "  beta:\n    protocol: chat\n    official: true\n";
+    let alternates = format!("{vendor}    profile: {{roles: {{alternate: true}}}}\n");
+    for (config, expected) in [
+        (&*alternates, json!(["one\n\ntwo", "ok", "three\n\nfour"])),
+        (vendor, json!(["one", "two", "ok", "three", "four"])),
+    ] {
+        let world = Plan::default()
+            .endpoints(&[server.port])
+            .edit(vendor, config)
+            .start();
+        let account = world.account();
+        let say = |role: &str, text: &str| json!({"role": role, "content": text});
+        let turns = [
+            say("user", "one"),
+            say("user", "two"),
+            say("assistant", "ok"),
+            say("user", "three"),
+            say("user", "four"),
+        ];
+        for (path, member) in [
+            ("/v1/chat/completions", "messages"),
+            ("/v1/messages", "messages"),
+            ("/v1/responses", "input"),
+        ] {
+            let mut body = json!({"model": Chat.model(), member: turns});
+            if path == "/v1/messages" {
+                body["max_tokens"] = 100.into();
+            }
+            let request = |strict: &str| {
+                Request::post(path, body.to_string())
+                    .bearer(&account.key)
+                    .header("x-gateway-strict", strict)
+            };
+            let answer = world.expect(200, &request("false"));
+            let sent = server.take_bodies().pop().unwrap();
+            let contents = sent["messages"].as_array().unwrap().iter();
+            let contents = contents.map(|message| message["content"].clone());
+            let is_joined = answer
+                .header("x-gateway-warnings")
+                .is_some_and(|told| told.contains(&format!("merged:{member}")));
+            let is_whole = path == "/v1/messages" && config == vendor;
+            if !is_whole {
+                assert_eq!(Value::from_iter(contents), expected, "{path}");
+            }
+            assert_eq!(is_joined, config != vendor, "{path}");
+            let strict = world.ask(&request("true"));
+            assert_eq!(strict.status, if is_joined { 400 } else { 200 }, "{path}");
+            server.take_bodies();
+        }
+    }
 }

@@ -190,6 +190,7 @@ impl raw::Profile {
                 system: self.roles.system.or(other.roles.system),
                 developer: self.roles.developer.or(other.roles.developer),
                 user_after_tool: self.roles.user_after_tool.or(other.roles.user_after_tool),
+                alternate: self.roles.alternate.or(other.roles.alternate),
                 prefix: self.roles.prefix.or(other.roles.prefix),
             },
         }

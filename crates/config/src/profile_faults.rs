@@ -17,7 +17,7 @@ pub(super) struct ProfileFacts<'a> {
 }
 
 /// Keys below `profile` that have an effect for chat vendors only.
-const CHAT_ONLY: [&str; 13] = [
+const CHAT_ONLY: [&str; 14] = [
     "drop",
     "strict",
     "thinking.on",
@@ -30,6 +30,7 @@ const CHAT_ONLY: [&str; 13] = [
     "usage",
     "roles.developer",
     "roles.user_after_tool",
+    "roles.alternate",
     "roles.prefix",
 ];
 
@@ -143,6 +144,7 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
                 own.usage.is_some(),
                 roles.developer.is_some(),
                 roles.user_after_tool.is_some(),
+                roles.alternate.is_some(),
                 roles.prefix.is_some(),
             ];
             let set = CHAT_ONLY.into_iter().zip(is_set);

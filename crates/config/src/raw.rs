@@ -762,6 +762,10 @@ pub struct Roles {
     /// assistant's message between them (chat).
     #[serde(default)]
     pub user_after_tool: Option<bool>,
+    /// Messages of the user and of the assistant must alternate, as in the chat templates of some
+    /// open models (default: false). If so, the gateway joins consecutive ones (chat).
+    #[serde(default)]
+    pub alternate: Option<bool>,
     /// The server takes `prefix: true` on a final assistant message, which the answer then
     /// continues (default: false; chat).
     #[serde(default)]

@@ -243,6 +243,7 @@ impl VendorSection<'_> {
             message_placeholder: placeholder_at(true),
             state_in_answers: written.state_in_answers.unwrap_or_default(),
             service_tiers: written.service_tiers.unwrap_or_default(),
+            alternates: written.roles.alternate == Some(true),
             hides_thinking: written.thinking.shown == Some(false),
             maker: vendor.preset.clone().unwrap_or_else(|| name.to_owned()),
             ..base.clone()

@@ -49,6 +49,8 @@ pub struct VendorProfile {
     /// True if the server stores the items of its answers, and looks an item up by its id
     /// (responses).
     pub stores_items: bool,
+    /// True if messages of the user and of the assistant must alternate (chat).
+    pub alternates: bool,
     /// True if the id of a call must have at most 40 characters (chat).
     pub short_call_ids: bool,
     /// True if the server signs its thinking, and refuses thinking that it did not sign (messages).

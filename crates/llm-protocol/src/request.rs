@@ -49,6 +49,7 @@ pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
     remove_reasoning, without_members,
 };
+pub use repair::alternation::alternate_roles;
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned, splice};
 pub use summary::{CompletionInput, OutputLimit, RequestSummary};
 

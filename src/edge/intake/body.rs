@@ -110,8 +110,8 @@ struct BodyBuffer {
 /// Minimum capacity of a body of several pieces, in bytes.
 const MIN_CAPACITY: usize = 16_384;
 /// Maximum capacity, in bytes, that a declared length gets before its bytes arrive, so that the
-/// received part need not be copied as the buffer grows. The system gives memory to the part that is
-/// filled.
+/// received part need not be copied as the buffer grows. The system gives memory to the part that
+/// is filled.
 const DECLARED_CAPACITY: usize = 2_097_152;
 
 impl BodyBuffer {

@@ -761,8 +761,8 @@ impl CustomSession for BufferedDownstream {
         false
     }
     /// Returns the bytes that Pingora sends before it waits for anything: the body's first piece
-    /// over HTTP/1.1, nothing over HTTP/2. An HTTP/2 vendor may answer and reset the stream before it
-    /// reads the body (RFC 9113, section 8.1), and a failed send would lose that response.
+    /// over HTTP/1.1, nothing over HTTP/2. An HTTP/2 vendor may answer and reset the stream before
+    /// it reads the body (RFC 9113, section 8.1), and a failed send would lose that response.
     fn get_retry_buffer(&self) -> Option<Bytes> {
         let is_h2 = self.exchange.lock().progress.is_h2;
         let first = |body: RequestBody| body.first().clone();

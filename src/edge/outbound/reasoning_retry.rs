@@ -4,7 +4,8 @@
 //! `upstream/attempts.rs` do.
 
 use super::{
-    OutboundRequest, UpstreamRequest, includes_usage, passthrough_sender, translation_request,
+    OutboundRequest, UpstreamRequest, alternate_roles, includes_usage, passthrough_sender,
+    translation_request,
 };
 use bytes::Bytes;
 use config::catalog::CatalogModel;
@@ -12,7 +13,7 @@ use llm_protocol::Protocol;
 use llm_protocol::capabilities::repair_rules::RepairRules;
 use llm_protocol::failure::Failure;
 use llm_protocol::ir::event::ResponseContext;
-use llm_protocol::request::{self, PassthroughContext, RequestEdits};
+use llm_protocol::request::{self, PassthroughContext, RequestBody, RequestEdits};
 use llm_protocol::translate::{self, TranslatedRequest};
 use llm_protocol::usage::UsageEstimator;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ impl OutboundRequest<'_> {
 }
 
 pub struct ReencodedRequest {
-    pub body: Bytes,
+    pub body: RequestBody,
     pub warnings: Vec<String>,
     pub translation: Option<ResponseContext>,
 }
@@ -112,10 +113,11 @@ pub fn encode_without_reasoning(
             }
         };
         let warnings = stripped.warnings.clone();
-        let body = request::rewrite_cleaned(&retry.body, &summary, &edits, stripped);
+        let body = request::splice(&retry.body, &summary, &edits, stripped);
+        let (body, joined) = alternate_roles(model, retry.surface, body);
         return Ok(ReencodedRequest {
             body,
-            warnings,
+            warnings: [warnings, joined].concat(),
             translation: None,
         });
     }
@@ -136,9 +138,10 @@ pub fn encode_without_reasoning(
         response_context: translation,
         ..
     } = translate::translate_request(&input, true)?;
+    let (body, joined) = alternate_roles(model, retry.surface, body.into());
     Ok(ReencodedRequest {
         body,
-        warnings,
+        warnings: [warnings, joined].concat(),
         translation: Some(translation),
     })
 }

@@ -27,7 +27,7 @@ pub fn retry_without_reasoning(call: &mut AdmittedRequest) -> bool {
         return false;
     }
     call.sent_bytes = encoded.body.len();
-    call.exchange.set_body(encoded.body.into());
+    call.exchange.set_body(encoded.body);
     call.response.reset_for_retry(encoded.translation);
     if warnings.is_empty() && !retry.strict {
         // The retry drops only the reasoning blocks of earlier turns.

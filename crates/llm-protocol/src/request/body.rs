@@ -5,8 +5,8 @@
 use crate::json::edit::JsonEdit;
 use bytes::{Bytes, BytesMut};
 
-/// Length in bytes from which an unchanged part is shared with the body that it comes from. A shorter
-/// part costs less to copy than to send apart.
+/// Length in bytes from which an unchanged part is shared with the body that it comes from. A
+/// shorter part costs less to copy than to send apart.
 pub(super) const MIN_SHARED_BYTES: usize = 131_072;
 
 /// A body in pieces that follow one another.

@@ -15,6 +15,7 @@ use crate::capabilities::repair_rules::RepairRules;
 use crate::ir::Effort;
 use crate::json::{JsonValue, edit::JsonEdit, edit::json_string};
 
+pub(super) mod alternation;
 mod chat;
 mod messages;
 mod responses;
