@@ -92,27 +92,36 @@ impl QuotedRequest {
     }
 }
 
-/// Joins consecutive messages of one role if the vendor wants the roles to alternate. Returns the
-/// body and its warnings.
-fn alternate_roles(
+/// Removes what the vendor's profile says that its server refuses, and arranges the turns as the
+/// server wants them. Returns the body and its warnings.
+fn fit_to_vendor(
     model: &CatalogModel,
     surface: Protocol,
-    body: RequestBody,
+    mut body: RequestBody,
 ) -> (RequestBody, Vec<String>) {
-    if !model.vendor.profile.alternates {
-        return (body, Vec::new());
+    let (profile, protocol) = (&model.vendor.profile, model.protocol());
+    let mut warnings = Vec::new();
+    let is_translated = !model.passes_through(surface);
+    let removed = profile
+        .refuses_beyond_cleaning(protocol, is_translated)
+        .then(|| request::without_refused(protocol, profile, &body.to_bytes(), is_translated));
+    if let Some((without, dropped)) = removed.flatten() {
+        body = without.into();
+        warnings = dropped;
     }
-    let Some((joined, lost)) = request::alternate_roles(&body.to_bytes()) else {
-        return (body, Vec::new());
-    };
-    let member = match surface {
-        Protocol::Responses => "input",
-        Protocol::Chat | Protocol::Messages => "messages",
-    };
-    (
-        joined.into(),
-        [vec![format!("merged:{member}")], lost].concat(),
-    )
+    let joined = profile
+        .alternates
+        .then(|| request::alternate_roles(&body.to_bytes()));
+    if let Some((joined, lost)) = joined.flatten() {
+        body = joined.into();
+        let member = match surface {
+            Protocol::Responses => "input",
+            Protocol::Chat | Protocol::Messages => "messages",
+        };
+        warnings.push(format!("merged:{member}"));
+        warnings.extend(lost);
+    }
+    (body, warnings)
 }
 
 impl<'a> OutboundRequest<'a> {
@@ -153,12 +162,12 @@ impl<'a> OutboundRequest<'a> {
                 Some(budget) => self.set_thinking_budget(&translated.body, budget)?,
                 None => translated.body,
             };
-            let (body, joined) = alternate_roles(self.model, self.surface, body.into());
-            self.reject_if_strict(&joined)?;
+            let (body, fitted) = fit_to_vendor(self.model, self.surface, body.into());
+            self.reject_if_strict(&fitted)?;
             return Ok(UpstreamRequest {
                 is_budget_from_client: translated.has_client_budget,
                 body,
-                warnings: [translated.warnings, self.summary.rewritten.clone(), joined].concat(),
+                warnings: [translated.warnings, self.summary.rewritten.clone(), fitted].concat(),
                 asks_for_stream: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
@@ -200,8 +209,8 @@ impl<'a> OutboundRequest<'a> {
         let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
         let is_budget_from_client = !stripped.makes_budget;
         let body = request::splice(&self.body, self.summary, &edits, stripped);
-        let (body, joined) = alternate_roles(self.model, self.surface, body);
-        let warnings = [warnings, joined].concat();
+        let (body, fitted) = fit_to_vendor(self.model, self.surface, body);
+        let warnings = [warnings, fitted].concat();
         self.reject_if_strict(&warnings)?;
         Ok(UpstreamRequest {
             body,
@@ -245,6 +254,11 @@ impl<'a> OutboundRequest<'a> {
         self.model.passes_through(self.surface)
             && self.surface != Protocol::Responses
             && !self.model.vendor.profile.alternates
+            && !self
+                .model
+                .vendor
+                .profile
+                .refuses_beyond_cleaning(self.surface, false)
             && (self.summary.completion.is_some() || !needs_cleaning())
     }
 

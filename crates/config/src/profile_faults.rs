@@ -17,9 +17,7 @@ pub(super) struct ProfileFacts<'a> {
 }
 
 /// Keys below `profile` that have an effect for chat vendors only.
-const CHAT_ONLY: [&str; 14] = [
-    "drop",
-    "strict",
+const CHAT_ONLY: [&str; 12] = [
     "thinking.on",
     "thinking.off",
     "thinking.shown",
@@ -46,7 +44,7 @@ type Faults = Vec<(&'static str, Option<String>)>;
 type FindFaults = fn(&ProfileFacts<'_>) -> Faults;
 
 /// Functions that find a contradiction, with their messages.
-const CONTRADICTIONS: [(FindFaults, &str); 10] = [
+const CONTRADICTIONS: [(FindFaults, &str); 11] = [
     (
         |facts| {
             let (profile, own) = (facts.profile, facts.own);
@@ -92,7 +90,10 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
         "is a member of `thinking`, which the gateway sends: leave it out of one of them",
     ),
     (
-        |facts| select("drop", &facts.profile.drop, profile::is_required),
+        |facts| {
+            let is_required = |name: &str| profile::is_required(facts.protocol, name);
+            select("drop", &facts.profile.drop, is_required)
+        },
         "is a member that every server of the protocol takes, and that a request cannot do without: leave it out",
     ),
     (
@@ -132,8 +133,6 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
             let (own, roles) = (facts.own, facts.own.roles);
             // The members have the order of the keys.
             let is_set = [
-                own.drop.is_some(),
-                own.strict.is_some(),
                 own.thinking.on.is_some(),
                 own.thinking.off.is_some(),
                 own.thinking.shown.is_some(),
@@ -152,6 +151,13 @@ const CONTRADICTIONS: [(FindFaults, &str); 10] = [
             found.map(|(key, _)| (key, None)).collect()
         },
         "has an effect for chat vendors only: remove it",
+    ),
+    (
+        |facts| {
+            let is_idle = facts.own.strict.is_some() && facts.protocol == Protocol::Responses;
+            flag("strict", is_idle)
+        },
+        "has no effect for a vendor of this protocol: name the members in `drop`",
     ),
 ];
 

@@ -679,11 +679,12 @@ pub struct Profile {
     pub request: Option<Vec<String>>,
     /// Members that the server refuses. The gateway removes them everywhere, also in the server's
     /// own protocol, and says so in `x-gateway-warnings`; `messages.name` is removed from messages
-    /// alone.
+    /// alone (chat).
     #[serde(default)]
     pub drop: Option<Vec<String>>,
-    /// The server refuses members that it does not know (default: false). The gateway then removes
-    /// those that are neither in the base of the protocol nor in `request`.
+    /// The server refuses members that it does not know (default: false; chat, messages). The
+    /// gateway then removes those that are neither in the base of the protocol nor in `request`,
+    /// also of messages, parts, calls and tools.
     #[serde(default)]
     pub strict: Option<bool>,
     #[serde(default)]

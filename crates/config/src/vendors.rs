@@ -504,15 +504,9 @@ mod tests {
         for (vendor, profile, capabilities, key) in [
             (
                 messages,
-                "{drop: [user]}",
+                "{drop: [max_tokens]}",
                 "{}",
                 "vendors.alpha.profile.drop",
-            ),
-            (
-                messages,
-                "{strict: true}",
-                "{}",
-                "vendors.alpha.profile.strict",
             ),
             (
                 messages,

@@ -69,6 +69,15 @@ const MEMBERS: &str = include_str!("profile.txt");
 
 /// Members of a chat request that every server accepts.
 const CHAT_REQUEST: [&str; 12] = names_in(MEMBERS, "request");
+/// Members of a chat request or a call that every server accepts, but that a request can do
+/// without.
+const CHAT_OPTIONAL: [&str; 7] = names_in(MEMBERS, "optional");
+/// Members of a messages request that every server accepts.
+const MESSAGES_REQUEST: [&str; 10] = names_in(MEMBERS, "messages request");
+/// Members without which a messages request is meaningless.
+const MESSAGES_REQUIRED: [&str; 5] = names_in(MEMBERS, "messages required");
+/// Members of a turn, a block, its source or a tool that every messages server accepts.
+const MESSAGES_INNER: [&str; 16] = names_in(MEMBERS, "messages inner");
 /// Members of a chat message that every server accepts.
 const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
 /// Members of a call in a chat message that every server accepts.
@@ -77,6 +86,9 @@ const CHAT_CALL: [&str; 4] = ["id", "type", "function", "index"];
 /// Members of a part, a tool, a function, a schema or the usage without which a chat request is
 /// incomplete.
 const CHAT_INNER: [&str; 23] = names_in(MEMBERS, "inner");
+
+/// Other members of them that every server accepts.
+const CHAT_PART: [&str; 6] = names_in(MEMBERS, "part");
 
 /// Other members of a chat request that change the bill, the stored data or the answer.
 const CHAT_PRICED: [&str; 8] = names_in(MEMBERS, "priced");
@@ -230,6 +242,37 @@ impl VendorProfile {
             || !drop.all(|name| is_foreign(&name))
     }
 
+    /// Returns whether a finished body may have members that the server refuses, beside those that
+    /// were removed from a passed-on chat body.
+    pub fn refuses_beyond_cleaning(&self, protocol: Protocol, is_translated: bool) -> bool {
+        match protocol {
+            Protocol::Chat => {
+                let is_base = |name: &String| CHAT_REQUEST.contains(&name.as_str());
+                is_translated && self.drop.iter().any(is_base)
+            }
+            Protocol::Messages => self.strict || !self.drop.is_empty(),
+            Protocol::Responses => !self.drop.is_empty(),
+        }
+    }
+
+    /// Returns whether the server refuses the member of a finished request: of the request itself,
+    /// or at any other position.
+    pub(crate) fn refuses_in(&self, protocol: Protocol, place: ChatPlace, member: &str) -> bool {
+        let is_dropped = || self.drop.iter().any(|name| name == member) && !self.takes(member);
+        match (protocol, place) {
+            (Protocol::Chat, _) => is_dropped() && CHAT_REQUEST.contains(&member),
+            (Protocol::Messages, ChatPlace::Request) => {
+                is_dropped()
+                    || self.strict && !self.takes(member) && !MESSAGES_REQUEST.contains(&member)
+            }
+            (Protocol::Messages, _) => {
+                let is_unknown = self.strict && !self.takes(member);
+                (is_unknown || is_dropped()) && !MESSAGES_INNER.contains(&member)
+            }
+            (Protocol::Responses, _) => is_dropped(),
+        }
+    }
+
     /// Returns whether the server refuses the member of a chat request at this position.
     pub(crate) fn refuses(&self, place: ChatPlace, member: &str) -> bool {
         if self.takes(member) {
@@ -239,22 +282,29 @@ impl VendorProfile {
             ChatPlace::Request => &CHAT_REQUEST,
             ChatPlace::Message => &CHAT_MESSAGE,
             ChatPlace::Call => &CHAT_CALL,
-            ChatPlace::Inner => return self.drop.iter().any(|name| name == member),
+            ChatPlace::Inner => &CHAT_INNER,
         };
         let is_it = |name: &String| {
             let of_message = name.strip_prefix("messages.");
             let of_message = of_message.filter(|_| place == ChatPlace::Message);
             of_message.unwrap_or(name) == member
         };
-        self.drop.iter().any(is_it) || self.strict && !base.contains(&member)
+        let is_in_base =
+            base.contains(&member) || place == ChatPlace::Inner && CHAT_PART.contains(&member);
+        self.drop.iter().any(is_it) || self.strict && !is_in_base
     }
 }
 
-/// Returns whether a chat request is meaningless without this member.
-pub fn is_required(member: &str) -> bool {
-    CHAT_REQUEST.contains(&member)
-        || VendorProfile::is_in_base(member)
-        || CHAT_INNER.contains(&member)
+/// Returns whether a request of the protocol is meaningless without this member.
+pub fn is_required(protocol: Protocol, member: &str) -> bool {
+    match protocol {
+        Protocol::Chat => {
+            let is_base = CHAT_REQUEST.contains(&member) || VendorProfile::is_in_base(member);
+            is_base && !CHAT_OPTIONAL.contains(&member) || CHAT_INNER.contains(&member)
+        }
+        Protocol::Messages => MESSAGES_REQUIRED.contains(&member),
+        Protocol::Responses => ["model", "input", "tools"].contains(&member),
+    }
 }
 
 /// Returns whether the gateway writes this member of a chat request itself. Members that switch

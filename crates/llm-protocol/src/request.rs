@@ -45,6 +45,7 @@ mod vendor_state;
 pub use body::RequestBody;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, ForeignFields, ToolOffer};
+pub use foreign_fields::finished::without_refused;
 pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
     remove_reasoning, without_members,

@@ -4,7 +4,7 @@
 //! `upstream/attempts.rs` do.
 
 use super::{
-    OutboundRequest, UpstreamRequest, alternate_roles, includes_usage, passthrough_sender,
+    OutboundRequest, UpstreamRequest, fit_to_vendor, includes_usage, passthrough_sender,
     translation_request,
 };
 use bytes::Bytes;
@@ -114,10 +114,10 @@ pub fn encode_without_reasoning(
         };
         let warnings = stripped.warnings.clone();
         let body = request::splice(&retry.body, &summary, &edits, stripped);
-        let (body, joined) = alternate_roles(model, retry.surface, body);
+        let (body, fitted) = fit_to_vendor(model, retry.surface, body);
         return Ok(ReencodedRequest {
             body,
-            warnings: [warnings, joined].concat(),
+            warnings: [warnings, fitted].concat(),
             translation: None,
         });
     }
@@ -138,10 +138,10 @@ pub fn encode_without_reasoning(
         response_context: translation,
         ..
     } = translate::translate_request(&input, true)?;
-    let (body, joined) = alternate_roles(model, retry.surface, body.into());
+    let (body, fitted) = fit_to_vendor(model, retry.surface, body.into());
     Ok(ReencodedRequest {
         body,
-        warnings: [warnings, joined].concat(),
+        warnings: [warnings, fitted].concat(),
         translation: Some(translation),
     })
 }

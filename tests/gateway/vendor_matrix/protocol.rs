@@ -167,7 +167,7 @@ impl Surface {
         }
     }
 
-    /// Adds a tool of this name.
+    /// Adds a tool of this name, and the choice that agents send with it.
     pub fn add_tool(self, body: &mut Value, name: &str) {
         let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
         body["tools"] = match self {
@@ -180,6 +180,10 @@ impl Surface {
             Self::Responses => {
                 json!([{"type": "function", "name": name, "description": "Reads.", "parameters": schema, "strict": false}])
             }
+        };
+        body["tool_choice"] = match self {
+            Self::Messages => json!({"type": "auto"}),
+            Self::Chat | Self::Responses => json!("auto"),
         };
     }
 

@@ -26,6 +26,7 @@ use remover::ForeignFieldRemover;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
+pub(super) mod finished;
 mod limits;
 pub(super) mod remover;
 mod responses;
@@ -223,6 +224,10 @@ impl<'a> ForeignFieldRemover<'a> {
             for (call, value) in message.items_of("tool_calls").enumerate() {
                 let at = format!("{}.", JsonPath::Call(index, call));
                 self.remove_refused(value, &at, ChatPlace::Call, profile);
+                if let Some(function) = value.get("function") {
+                    let at = format!("{at}function.");
+                    self.remove_refused(function, &at, ChatPlace::Inner, profile);
+                }
                 self.shorten_id(value.get("id"), profile);
             }
             self.add_call_placeholder(message, profile);
@@ -313,8 +318,14 @@ impl<'a> ForeignFieldRemover<'a> {
         for (key, value) in object.members() {
             let name = key.value();
             let span = self.member_span(&key, value);
+            // A member of this name may be accepted at another position.
+            let is_empty = profile.strict
+                && place == ChatPlace::Message
+                && value.is_null()
+                && !VendorProfile::is_in_base(&name);
+            let is_refused = is_empty || profile.refuses(place, &name);
             // A member that was removed before needs no second warning.
-            if !profile.refuses(place, &name) || self.gone.contains(&span) {
+            if !is_refused || self.gone.contains(&span) {
                 continue;
             }
             if !asks_nothing(place, &name, value) {
@@ -492,7 +503,11 @@ fn asks_nothing(place: ChatPlace, name: &str, value: JsonValue<'_>) -> bool {
     let is_usage = place == ChatPlace::Request
         && name == "stream_options"
         && value.members().all(|(key, _)| key.is("include_usage"));
-    is_empty || is_usage
+    let is_auto = value.is("auto")
+        || value.member_is("type", "auto") && value.members().all(|(key, _)| key.is("type"));
+    // The place of a call among the events of a stream.
+    let is_place = place == ChatPlace::Call && name == "index";
+    is_empty || is_usage || is_place || name == "tool_choice" && is_auto
 }
 
 /// Returns whether no messages vendor can have signed the thinking block.
