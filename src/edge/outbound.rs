@@ -94,13 +94,17 @@ impl QuotedRequest {
 
 /// Removes what the vendor's profile says that its server refuses, and arranges the turns as the
 /// server wants them. Returns the body and its warnings.
-fn fit_to_vendor(
+pub(in crate::edge) fn fit_to_vendor(
     model: &CatalogModel,
     surface: Protocol,
     mut body: RequestBody,
 ) -> (RequestBody, Vec<String>) {
     let (profile, protocol) = (&model.vendor.profile, model.protocol());
     let mut warnings = Vec::new();
+    // A profile describes the vendor's first protocol.
+    if protocol != model.vendor.protocol {
+        return (body, warnings);
+    }
     let is_translated = !model.passes_through(surface);
     let removed = profile
         .refuses_beyond_cleaning(protocol, is_translated)

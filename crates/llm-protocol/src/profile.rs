@@ -76,8 +76,10 @@ const CHAT_OPTIONAL: [&str; 7] = names_in(MEMBERS, "optional");
 const MESSAGES_REQUEST: [&str; 10] = names_in(MEMBERS, "messages request");
 /// Members without which a messages request is meaningless.
 const MESSAGES_REQUIRED: [&str; 5] = names_in(MEMBERS, "messages required");
-/// Members of a turn, a block, its source or a tool that every messages server accepts.
-const MESSAGES_INNER: [&str; 16] = names_in(MEMBERS, "messages inner");
+/// Members of a turn, a block, its source or a tool without which it is incomplete.
+const MESSAGES_INNER: [&str; 14] = names_in(MEMBERS, "messages inner");
+/// Other members of them that every messages server accepts or ignores.
+const MESSAGES_PART: [&str; 3] = names_in(MEMBERS, "messages part");
 /// Members of a chat message that every server accepts.
 const CHAT_MESSAGE: [&str; 5] = ["role", "content", "name", "tool_calls", "tool_call_id"];
 /// Members of a call in a chat message that every server accepts.
@@ -143,6 +145,11 @@ static OFFICIAL_CHAT: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
     ..VendorProfile::default()
 });
 
+static OFFICIAL_RESPONSES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
+    drop: Vec::new(),
+    ..OFFICIAL_CHAT.clone()
+});
+
 static OFFICIAL_MESSAGES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfile {
     request: names(&[CACHE_MARKER, "display"]),
     honours_output_limit: true,
@@ -162,7 +169,8 @@ impl VendorProfile {
     pub fn official(protocol: Protocol) -> &'static Self {
         match protocol {
             Protocol::Messages => &OFFICIAL_MESSAGES,
-            Protocol::Chat | Protocol::Responses => &OFFICIAL_CHAT,
+            Protocol::Chat => &OFFICIAL_CHAT,
+            Protocol::Responses => &OFFICIAL_RESPONSES,
         }
     }
 
@@ -266,7 +274,8 @@ impl VendorProfile {
                     || self.strict && !self.takes(member) && !MESSAGES_REQUEST.contains(&member)
             }
             (Protocol::Messages, _) => {
-                let is_unknown = self.strict && !self.takes(member);
+                let is_base = MESSAGES_PART.contains(&member);
+                let is_unknown = self.strict && !self.takes(member) && !is_base;
                 (is_unknown || is_dropped()) && !MESSAGES_INNER.contains(&member)
             }
             (Protocol::Responses, _) => is_dropped(),

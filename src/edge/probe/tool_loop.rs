@@ -82,7 +82,7 @@ impl ToolLoop {
             "max_output_tokens": MAX_OUTPUT_TOKENS.min(model.max_output_tokens),
             "parallel_tool_calls": true, "store": false, "stream": self.streamed,
             "tool_choice": tool_choice,
-            "tools": [{"type": "function", "name": "get_weather", "parameters": parameters}],
+            "tools": [{"type": "function", "name": "get_weather", "parameters": parameters, "strict": false}],
         });
         if model.hides_reasoning() {
             body["include"] = json!(["reasoning.encrypted_content"]);
@@ -97,6 +97,11 @@ impl ToolLoop {
                 add_once(&mut self.lost, warning);
             }
             (sent, context) = (translated.body, Some(translated.response_context));
+        }
+        let (fitted, lost) = outbound::fit_to_vendor(model, SURFACE, sent.into());
+        sent = fitted.to_bytes();
+        for warning in lost {
+            add_once(&mut self.lost, warning);
         }
         let step = self.steps + 1;
         for repeat in 0..=MAX_REPEATS {

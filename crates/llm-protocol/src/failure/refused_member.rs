@@ -13,7 +13,7 @@ const DISPENSABLE: [&str; 17] = names_in(VENDOR_TEXT, "dispensable members");
 
 /// Parts of the sentences in which servers report an unknown member, in lower case. They come from
 /// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, and Python servers.
-const SENTENCES: [&str; 12] = names_in(VENDOR_TEXT, "unknown member");
+const SENTENCES: [&str; 20] = names_in(VENDOR_TEXT, "unknown member");
 
 /// Returns the dispensable member that the error names as unknown.
 pub fn refused_member(status: u16, body: &[u8]) -> Option<&'static str> {
@@ -85,6 +85,27 @@ mod tests {
             (
                 r#"{"error":{"message":"Unknown parameter","code":"unknown_parameter","param":"seed"}}"#,
                 Some("seed"),
+            ),
+            (
+                r#"{"error":{"message":"Unrecognized key(s) in object: 'store'"}}"#,
+                Some("store"),
+            ),
+            (
+                r#"{"message":"Additional properties are not allowed ('seed' was unexpected)"}"#,
+                Some("seed"),
+            ),
+            (r#"{"error":"\"seed\" is not allowed"}"#, Some("seed")),
+            (
+                r#"{"error":{"code":"1210","message":"Invalid API parameter, please check the documentation: user"}}"#,
+                Some("user"),
+            ),
+            (
+                r#"{"error":"Unsupported parameter(s): `seed`"}"#,
+                Some("seed"),
+            ),
+            (
+                r#"{"error":{"message":"the user is not allowed here"}}"#,
+                None,
             ),
             (r#"{"error":{"message":"the user is not known"}}"#, None),
             (

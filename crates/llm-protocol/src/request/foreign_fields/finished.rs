@@ -141,7 +141,6 @@ mod tests {
         }
         for (at, name) in [
             ("/thinking", "display"),
-            ("/system/0", "cache_control"),
             ("/tools/0", "strict"),
             ("/messages/1/content/1", "caller"),
             ("/messages/2/content/0/content/0", "citations"),
@@ -155,7 +154,6 @@ mod tests {
             "dropped:messages[1].content[1].caller",
             "dropped:messages[2].content[0].content[0].citations",
             "dropped:metadata",
-            "dropped:system[0].cache_control",
             "dropped:thinking.display",
             "dropped:tools[0].strict",
         ];
