@@ -18,7 +18,7 @@ use base::clock::now_ms;
 use base::failpoint::{self, Point};
 use credits::money::{MAX_MICRO, Micro};
 use ledger::sqlite::row_cache::ROW_CACHE_MAX_AGE;
-use ledger::{BalanceChange, BalanceChangeKind, EntryReference, StoreError};
+use ledger::{BalanceChange, BalanceChangeKind, EntryReference, LedgerEntry, StoreError};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -179,7 +179,13 @@ impl MergeSteps<'_> {
         };
         let mut credits = Micro::ZERO;
         for part in 1..=last_part {
-            credits = credits.plus(self.taken(part)?);
+            let (out, into) = (self.entry(true, part)?, self.entry(false, part)?);
+            let is_own = |(out, into): &(LedgerEntry, LedgerEntry)| {
+                let is_whole = into.d_paid == Micro::ZERO.minus(out.d_paid);
+                out.account == from.id && into.account == to.id && is_whole
+            };
+            let own = out.zip(into).filter(is_own);
+            credits = credits.plus(own.map_or(Micro::ZERO, |(_, into)| into.d_paid));
         }
         Ok(MergeReport {
             is_new,
@@ -228,7 +234,7 @@ impl MergeSteps<'_> {
                 _ => self.move_part(part, amount)?,
             };
             match refusal {
-                None => part += 1,
+                None => part = self.next_part(part)?,
                 Some(why) if began.elapsed() > HOLD_TIMEOUT => {
                     let command = stored.command();
                     return Err(MergeRefusal::Running { why, command }.into());
@@ -247,6 +253,16 @@ impl MergeSteps<'_> {
             CloseAccountOutcome::LastOwner => Err(AccountError::LastOwner),
             CloseAccountOutcome::LastAdministrator => Err(MergeRefusal::Administrator.into()),
         }
+    }
+
+    /// Returns the number of the next part whose references no entry has. A ledger of an earlier
+    /// version may have an operator's own postings with such references.
+    fn next_part(&self, last: u32) -> Result<u32, StoreError> {
+        let mut part = last + 1;
+        while self.entry(true, part)?.is_some() || self.entry(false, part)?.is_some() {
+            part += 1;
+        }
+        Ok(part)
     }
 
     /// Waits until no request holds credits, or until the time is over.
@@ -281,11 +297,19 @@ impl MergeSteps<'_> {
     /// Returns the paid credits that a part took. A trial, which lapses, may have paid for the rest
     /// if a request ended late.
     fn taken(&self, part: u32) -> Result<Micro, StoreError> {
-        let kind = BalanceChangeKind::Adjust { reason: "" }.name();
-        let reference = &self.reference(true, part);
-        let entry = EntryReference::Posting { kind, reference };
-        let entry = self.billing.ledger().rows().entry(entry)?;
+        let entry = self.entry(true, part)?;
         Ok(entry.map_or(Micro::ZERO, |entry| Micro::ZERO.minus(entry.d_paid)))
+    }
+
+    /// Returns the entry by which a part left its account or, if not `is_out`, reached the other.
+    fn entry(&self, is_out: bool, part: u32) -> Result<Option<LedgerEntry>, StoreError> {
+        let kind = match is_out {
+            true => BalanceChangeKind::Adjust { reason: "" }.name(),
+            false => BalanceChangeKind::Grant.name(),
+        };
+        let reference = &self.reference(is_out, part);
+        let entry = EntryReference::Posting { kind, reference };
+        self.billing.ledger().rows().entry(entry)
     }
 
     fn post(
@@ -320,5 +344,84 @@ impl MergeSteps<'_> {
         let [out, into] = MERGE_REFERENCES;
         let prefix = if is_out { out } else { into };
         format!("{prefix}{}:{part}", self.merge.from.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use accounts::{NewAccount, open_account};
+
+    /// Merges an account of 20 credits into one of 30, of a ledger with these earlier postings.
+    fn merge_beside(earlier: &[(bool, BalanceChangeKind<'_>, i64)]) -> (MergeReport, Micro) {
+        let folder = tempfile::tempdir().unwrap();
+        let accounts = Accounts::open(folder.path()).unwrap();
+        let billing = Billing::open(folder.path()).unwrap();
+        let open = |email| {
+            let new = NewAccount::new(email);
+            open_account(&accounts, billing.ledger(), &new, now_ms()).unwrap()
+        };
+        let (from, to) = (open("a@example.com"), open("b@example.com"));
+        let post = |account: &Account, kind, reference: &str, credits: i64| {
+            let change = BalanceChange {
+                kind,
+                reference,
+                account: &account.id,
+                amount: Micro::new(credits * 1_000_000),
+                actor: None,
+                at_ms: now_ms(),
+            };
+            billing.corrections().post_change(&change).unwrap();
+        };
+        post(&from, BalanceChangeKind::Grant, "one", 20);
+        post(&to, BalanceChangeKind::Grant, "two", 30);
+        for (of_from, kind, credits) in earlier {
+            let (account, prefix) = match of_from {
+                true => (&from, MERGE_REFERENCES[0]),
+                false => (&to, MERGE_REFERENCES[1]),
+            };
+            post(account, *kind, &format!("{prefix}{}:1", from.id), *credits);
+        }
+        let actor = Actor {
+            actor: "test".to_owned(),
+            address: String::new(),
+        };
+        let acting = accounts.with_actor(&actor, now_ms());
+        acting
+            .set_status(&from.id, AccountStatus::Suspended)
+            .unwrap();
+        let from = accounts.find(&from.id).unwrap().unwrap();
+        let merge = AccountMerge {
+            from: &from,
+            to: &to,
+            member: None,
+            actor: None,
+        };
+        let report = merge_accounts(&accounts, &billing, &actor, &merge).unwrap();
+        let rows = billing.ledger().rows();
+        let left = rows.account(&from.id, "").unwrap().unwrap().paid;
+        assert_eq!(left, Micro::ZERO);
+        (report, rows.account(&to.id, "").unwrap().unwrap().paid)
+    }
+
+    #[test]
+    fn references_that_a_ledger_has_already_are_not_those_of_a_merge() {
+        let (grant, adjust) = (
+            BalanceChangeKind::Grant,
+            BalanceChangeKind::Adjust { reason: "r" },
+        );
+        for (earlier, moved, balance) in [
+            (&[][..], 20, 50),
+            // The same amount, as a merge would post it.
+            (&[(false, grant, 20)], 20, 70),
+            (&[(false, grant, 1)], 20, 51),
+            (&[(true, adjust, -1)], 19, 49),
+            (&[(true, adjust, -1), (false, grant, 20)], 19, 69),
+        ] {
+            let (report, paid) = merge_beside(earlier);
+            let credits = |count: i64| Micro::new(count * 1_000_000);
+            let expected = (credits(moved), credits(balance));
+            assert_eq!((report.credits, paid), expected);
+        }
     }
 }
