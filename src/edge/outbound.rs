@@ -235,7 +235,7 @@ impl<'a> OutboundRequest<'a> {
         output_limit: Option<u64>,
         thinking_budget: Option<u64>,
     ) -> RepairRules<'_> {
-        let is_interleaved = self.is_interleaved;
+        let is_interleaved = self.is_interleaved && self.model.vendor.profile.takes_betas;
         RepairRules {
             output_limit,
             thinking_budget,
@@ -391,19 +391,20 @@ impl<'a> OutboundRequest<'a> {
             .then(|| KeepAlive::new(self.surface, sequencer))
     }
 
-    /// Returns the preview flags for the vendor, joined by commas, and the warning if an unpriced
-    /// flag was dropped.
+    /// Returns the preview flags for the vendor, joined by commas, and the warning if a flag was
+    /// dropped, because it is not priced or the vendor takes none.
     pub fn filter_preview_flags(&self, flags: &[String]) -> (Option<String>, Option<String>) {
         if self.model.protocol() != self.surface {
             return (None, None);
         }
-        let is_priced = |flag: &&str| {
+        let takes_betas = self.model.vendor.profile.takes_betas;
+        let is_sent = |flag: &&str| {
             let widens = |(start, tokens): &(&str, u64)| {
                 flag.starts_with(start) && self.model.context_tokens < *tokens
             };
-            !WIDE_CONTEXT_FLAGS.iter().any(widens)
+            takes_betas && !WIDE_CONTEXT_FLAGS.iter().any(widens)
         };
-        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
+        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_sent).collect();
         let dropped = (kept.len() < flags.len()).then(|| "dropped:anthropic-beta".to_owned());
         ((!kept.is_empty()).then(|| kept.join(",")), dropped)
     }

@@ -223,3 +223,158 @@ fn consecutive_messages_of_one_role_are_joined_for_a_server_that_wants_the_roles
         }
     }
 }
+
+#[test]
+fn a_strict_messages_server_gets_only_what_its_profile_names() {
+    let vendor = "  alpha:\n    protocol: messages\n    official: true\n";
+    let strict =
+        "  alpha:\n    protocol: messages\n    profile: {strict: true, drop: [cache_control]}\n";
+    let world = Plan::default().edit(vendor, strict).start();
+    let account = world.account();
+    let mark = json!({"type": "ephemeral"});
+    let text = json!([{"type": "text", "text": "input=1 output=1", "cache_control": mark}]);
+    let messages = json!({
+        "max_tokens": 100, "metadata": {"user_id": "u"}, "context_management": {"edits": []},
+        "thinking": {"type": "adaptive"}, "output_config": {"effort": "low"},
+        "system": text, "messages": [{"role": "user", "content": text}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": mark}],
+    });
+    let chat = json!({"messages": [{"role": "user", "content": "input=1 output=1"}], "user": "u"});
+    let responses = json!({"input": "input=1 output=1", "safety_identifier": "u"});
+    for (path, mut body, lost) in [
+        (
+            "/v1/messages",
+            messages,
+            Some(
+                "dropped:anthropic-beta, dropped:context_management, \
+                 dropped:messages[0].content[0].cache_control, dropped:metadata, \
+                 dropped:output_config.effort, dropped:system[0].cache_control, \
+                 dropped:thinking, dropped:tools[0].cache_control",
+            ),
+        ),
+        ("/v1/chat/completions", chat, None),
+        ("/v1/responses", responses, None),
+    ] {
+        body["model"] = Messages.model().into();
+        let request = |strict: &str| {
+            Request::post(path, body.to_string())
+                .bearer(&account.key)
+                .header("anthropic-beta", "one-2025")
+                .header("x-gateway-strict", strict)
+        };
+        let answer = world.expect(200, &request("false"));
+        let told = answer.header("x-gateway-warnings").unwrap_or_default();
+        let mut told: Vec<_> = told
+            .split(", ")
+            .filter(|it| it.starts_with("dropped"))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told.join(", "), lost.unwrap_or_default(), "{path}");
+        let call = world.vendor.last();
+        let sent = &call["body"];
+        for member in [
+            "metadata",
+            "context_management",
+            "thinking",
+            "output_config",
+        ] {
+            assert_eq!(sent[member], Value::Null, "{path}: {sent}");
+        }
+        assert!(
+            !call.to_string().contains("cache_control"),
+            "{path}: {sent}"
+        );
+        assert!(!call["headers"].to_string().contains("anthropic-beta"));
+        let status = if lost.is_some() { 400 } else { 200 };
+        assert_eq!(world.ask(&request("true")).status, status, "{path}");
+    }
+}
+
+#[test]
+fn a_profile_decides_on_strict_schemas_usage_final_answers_and_lost_state() {
+    let server = StrictServer::start(&[]);
+    let vendor = "  beta:\n    protocol: chat\n    official: true\n";
+    let profile = "  beta:\n    protocol: chat\n    profile: {drop: [strict], usage: [meta.billed], \
+                   roles: {prefix: false}, state: [message.pondering], state_placeholder: \"\"}\n";
+    let world = Plan::default()
+        .endpoints(&[server.port])
+        .edit(vendor, profile)
+        .start();
+    let account = world.account();
+    let schema =
+        json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false});
+    let named = json!({"name": "n", "strict": true, "schema": schema});
+    let mut flat = named.clone();
+    flat["type"] = "json_schema".into();
+    let say = |role: &str, text: &str| json!({"role": role, "content": text});
+    let call =
+        json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    let turns = |more: Value| {
+        let call = json!({"role": "assistant", "content": null, "tool_calls": call});
+        let mut turns = vec![say("user", "a"), call];
+        turns[1]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        turns.push(json!({"role": "tool", "tool_call_id": "1", "content": "r"}));
+        turns
+    };
+    let without = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    for (path, body, at, expected, told) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [say("user", "a")], "response_format": {"type": "json_schema", "json_schema": named}}),
+            "/response_format",
+            without.clone(),
+            "dropped:response_format.json_schema.strict",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "text": {"format": flat}}),
+            "/response_format",
+            without,
+            "dropped:response_format.strict",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [say("user", "a")], "stream": true}),
+            "/stream_options",
+            Value::Null,
+            "",
+        ),
+        (
+            "/v1/messages",
+            json!({"max_tokens": 9, "messages": [say("user", "a"), say("assistant", "b")]}),
+            "/messages",
+            json!([say("user", "a")]),
+            "dropped:messages[1]",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": turns(json!({}))}),
+            "/messages/1/pondering",
+            "".into(),
+            "inserted:messages.pondering",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": turns(json!({"pondering": "p"}))}),
+            "/messages/1/pondering",
+            "p".into(),
+            "",
+        ),
+    ] {
+        let mut body = body;
+        body["model"] = Chat.model().into();
+        let answer = world.ask(&Request::post(path, body.to_string()).bearer(&account.key));
+        let sent = server.take_bodies().pop().unwrap();
+        let found = sent.pointer(at).cloned().unwrap_or_default();
+        assert_eq!(found, expected, "{sent}");
+        let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
+        assert!(warnings.contains(told), "{at}: {warnings}");
+        assert!(
+            !told.is_empty() || !warnings.contains("messages"),
+            "{at}: {warnings}"
+        );
+    }
+}

@@ -39,7 +39,7 @@ pub fn resolve(
             let mut base = shipped_chat_model(id);
             base.mid_system = takes_anywhere.unwrap_or(false);
             base.user_after_tool = roles.user_after_tool.unwrap_or(base.user_after_tool);
-            base.prefix = roles.prefix.unwrap_or(base.prefix);
+            base.prefix = roles.prefix.or(base.prefix);
             base.reasoning_on = members(profile.thinking.on.as_ref());
             base.reasoning_off = members(profile.thinking.off.as_ref());
             base.takes_effort = profile.takes_effort();

@@ -183,6 +183,7 @@ impl raw::Profile {
             state_in_answers: self.state_in_answers.or(other.state_in_answers),
             service_tiers: self.service_tiers.or(other.service_tiers),
             usage: self.usage.or(other.usage),
+            betas: self.betas.or(other.betas),
             errors: raw::ProfileErrors {
                 full_context: self.errors.full_context.or(other.errors.full_context),
             },

@@ -694,7 +694,8 @@ pub struct Profile {
     /// Where the server's answers have what must go back unchanged, such as
     /// `extra_content.google.thought_signature` of a call or `message.pondering` of the message
     /// (`message.` may be left out of the members for reasoning). It goes back with the call or
-    /// message that had it, through every surface.
+    /// message that had it, through every surface; clients of chat completions must return the
+    /// member themselves, or get the warning `inserted:messages.pondering`.
     #[serde(default)]
     pub state: Option<Vec<String>>,
     /// Value in the first place of `state` if a turn with calls comes from another vendor: in its
@@ -712,9 +713,14 @@ pub struct Profile {
     /// Where the server's answers or chunks have their usage, such as `meta.billed`, beside
     /// `usage`, `x_groq.usage` and that of a choice. A list on the way stands for each of its
     /// items. Counters have the names of chat (`prompt_tokens`) or of responses (`input_tokens`).
-    /// Also says that the server counts a stream unasked (chat).
+    /// Also says that the server counts a stream unasked, so that it gets `stream_options` only if
+    /// `request` lists it (chat).
     #[serde(default)]
     pub usage: Option<Vec<String>>,
+    /// The server takes the preview flags of `anthropic-beta` (messages; default: official vendors
+    /// only).
+    #[serde(default)]
+    pub betas: Option<bool>,
     #[serde(default)]
     pub errors: ProfileErrors,
 }
@@ -768,7 +774,8 @@ pub struct Roles {
     #[serde(default)]
     pub alternate: Option<bool>,
     /// The server takes `prefix: true` on a final assistant message, which the answer then
-    /// continues (default: false; chat).
+    /// continues (chat). With `false`, it gets no such message of a messages caller; by default, it
+    /// gets a plain one.
     #[serde(default)]
     pub prefix: Option<bool>,
 }

@@ -209,7 +209,13 @@ impl VendorSection<'_> {
         let written = own.clone().or(preset.map(|preset| preset.profile.clone()));
         let state = written.state_paths();
         let placeholder = written.state_placeholder.as_deref();
-        let mut request = written.request.unwrap_or_else(|| base.request.clone());
+        let usage = written.usage.unwrap_or_default();
+        let mut request = written.request.unwrap_or_else(|| {
+            let mut request = base.request.clone();
+            // A vendor whose profile names the place of its usage reports it in every stream.
+            request.retain(|name| usage.is_empty() || name != "stream_options");
+            request
+        });
         // The config file's settings for a member take precedence over the preset.
         if let (None, Some(drop)) = (&own.request, &own.drop) {
             request.retain(|name| !drop.contains(name));
@@ -227,7 +233,6 @@ impl VendorSection<'_> {
             (*is_of_message == of_message).then(|| member_at(path, value))
         };
         let full_context = self.full_context_words(key, written.errors.full_context);
-        let usage = written.usage.unwrap_or_default();
         let profile = VendorProfile {
             full_context,
             request,
@@ -244,6 +249,7 @@ impl VendorSection<'_> {
             state_in_answers: written.state_in_answers.unwrap_or_default(),
             service_tiers: written.service_tiers.unwrap_or_default(),
             alternates: written.roles.alternate == Some(true),
+            takes_betas: written.betas.unwrap_or(base.takes_betas),
             hides_thinking: written.thinking.shown == Some(false),
             maker: vendor.preset.clone().unwrap_or_else(|| name.to_owned()),
             ..base.clone()
@@ -258,7 +264,6 @@ impl VendorSection<'_> {
         for (below, message) in facts.contradictions() {
             self.0.add_fault(format!("{key}.profile.{below}"), message);
         }
-        // A vendor whose profile names the place of its usage reports it in every stream.
         if protocol == Protocol::Chat && !profile.takes("stream_options") && usage.is_empty() {
             let below = match own.request {
                 Some(_) => "request",

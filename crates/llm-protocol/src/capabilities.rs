@@ -186,8 +186,8 @@ pub struct ChatModel {
     /// True if a user's message may directly follow a tool's.
     pub user_after_tool: bool,
     /// True if the model accepts `prefix` on a final assistant message, which the answer then
-    /// continues.
-    pub prefix: bool,
+    /// continues; false if it accepts no such message.
+    pub prefix: Option<bool>,
     pub reasoning_replay: ReasoningReplay,
     /// Name of the output limit: `max_completion_tokens` or `max_tokens`.
     pub output_limit_field: &'static str,
@@ -382,7 +382,7 @@ impl Default for ChatModel {
             system_role: "system",
             mid_system: true,
             user_after_tool: true,
-            prefix: false,
+            prefix: None,
             reasoning_replay: ReasoningReplay::None,
             output_limit_field: "max_completion_tokens",
             top_k: false,

@@ -53,6 +53,8 @@ pub struct VendorProfile {
     pub alternates: bool,
     /// True if the id of a call must have at most 40 characters (chat).
     pub short_call_ids: bool,
+    /// True if the server gets the preview flags that the client asks for (messages).
+    pub takes_betas: bool,
     /// True if the server signs its thinking, and refuses thinking that it did not sign (messages).
     pub signs_thinking: bool,
     /// Name of the vendor, by which the gateway knows thinking that the server does not sign.
@@ -155,6 +157,7 @@ static OFFICIAL_MESSAGES: LazyLock<VendorProfile> = LazyLock::new(|| VendorProfi
     honours_output_limit: true,
     prewarms_cache: true,
     signs_thinking: true,
+    takes_betas: true,
     reads_billing_header: true,
     ..VendorProfile::default()
 });

@@ -120,7 +120,9 @@ pub(super) fn profile_of(findings: &[ProbeFinding], protocol: Protocol) -> Map<S
             insert(&mut profile, key, value);
         }
     }
-    if profile.get("request") == Some(&json!(VendorProfile::compatible().request)) {
+    // With a place of the usage, `request` says that streams must ask for it.
+    let is_default = profile.get("request") == Some(&json!(VendorProfile::compatible().request));
+    if is_default && !profile.contains_key("usage") {
         profile.remove("request");
     }
     profile

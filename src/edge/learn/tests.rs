@@ -126,13 +126,15 @@ fn a_profile_has_no_key_that_check_refuses_for_its_protocol() {
         finding("strict", json!(true)),
         finding("request", json!(["metadata"])),
         finding("drop", json!(["top_k"])),
+        finding("state", json!(["x"])),
     ];
     let keys = |protocol| {
         let profile = profile::profile_of(&findings, protocol);
         profile.keys().cloned().collect::<BTreeSet<_>>()
     };
-    let of_chat = ["drop", "request", "strict"].map(str::to_owned);
-    assert_eq!(keys(Protocol::Chat), BTreeSet::from(of_chat));
-    let of_messages = BTreeSet::from(["request".to_owned()]);
+    let of_messages = BTreeSet::from(["drop", "request", "strict"].map(str::to_owned));
     assert_eq!(keys(Protocol::Messages), of_messages);
+    let mut of_chat = of_messages;
+    of_chat.insert("state".to_owned());
+    assert_eq!(keys(Protocol::Chat), of_chat);
 }

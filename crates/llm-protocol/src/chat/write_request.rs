@@ -10,7 +10,7 @@ use crate::capabilities::{ChatModel, ParallelToolCalls, ToolsWithReasoning, pair
 use crate::failure::{Failure, Kind};
 use crate::ir::event::ResponseContext;
 use crate::ir::write_context::{EncodedRequest, WriteContext};
-use crate::ir::{Effort, Request, RequestResult, ToolChoice, Warnings, refuse};
+use crate::ir::{Effort, OutputFormat, Request, RequestResult, ToolChoice, Warnings, refuse};
 use crate::json::{JsonStr, JsonWriter, RawJson};
 use crate::openai::api_variant::{self, ApiVariant};
 use crate::openai::billing_header::strip_billing_header;
@@ -149,7 +149,17 @@ impl ChatRequestWriter<'_> {
             }
         }
         self.stop(request);
-        ApiVariant::Nested.format("response_format", &request.format, &mut self.json);
+        let profile = self.write_context.target.profile;
+        let takes_strict = !profile.refuses(ChatPlace::Inner, "strict");
+        if let OutputFormat::Schema {
+            strict: Some(true), ..
+        } = request.format
+            && !takes_strict
+        {
+            self.fallback.warnings.dropped("response_format.strict");
+        }
+        let json = &mut self.json;
+        ApiVariant::Nested.format("response_format", &request.format, takes_strict, json);
         Ok(())
     }
 

@@ -37,7 +37,13 @@ impl ApiVariant {
     }
 
     /// Writes the response format of the answer's text as the member `name`.
-    pub fn format(self, name: &str, format: &OutputFormat<'_>, json: &mut JsonWriter) {
+    pub fn format(
+        self,
+        name: &str,
+        format: &OutputFormat<'_>,
+        takes_strict: bool,
+        json: &mut JsonWriter,
+    ) {
         match format {
             OutputFormat::Free => {}
             OutputFormat::Json => drop(json.member_typed(name, "json_object").close_object()),
@@ -54,10 +60,10 @@ impl ApiVariant {
                 };
                 json.member_if_some("description", description.as_ref());
                 json.member("schema", schema);
-                json.member(
-                    "strict",
-                    strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)),
-                );
+                if takes_strict {
+                    let is_strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
+                    json.member("strict", is_strict);
+                }
                 self.close(json);
             }
         }

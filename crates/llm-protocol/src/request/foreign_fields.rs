@@ -202,6 +202,10 @@ const GATEWAY_REASONING_MEMBERS: [&str; 2] = ["reasoning_content", "reasoning_de
 impl<'a> ForeignFieldRemover<'a> {
     fn clean_chat(&mut self, root: JsonValue<'a>, profile: &VendorProfile) {
         self.remove_refused(root, "", ChatPlace::Request, profile);
+        if let Some(schema) = root.find(["response_format", "json_schema"]) {
+            let at = "response_format.json_schema.";
+            self.remove_refused(schema, at, ChatPlace::Inner, profile);
+        }
         self.remove_unknown_tier(root, profile);
         let has_tools = root.items_of("tools").next().is_some();
         for (index, message) in root.items_of("messages").enumerate() {
@@ -302,6 +306,11 @@ impl<'a> ForeignFieldRemover<'a> {
             || is_answer && has_tools && profile.state_in_answers;
         if !is_due || is_own {
             return;
+        }
+        // Clients return reasoning, but many lose a member that only this vendor has.
+        let place = profile.state.first().map(|path| outermost(path));
+        if let Some(member) = place.filter(|member| !VendorProfile::is_reasoning(member)) {
+            self.warnings.inserted(format_args!("messages.{member}"));
         }
         self.insert_inside(message, placeholder.clone());
     }

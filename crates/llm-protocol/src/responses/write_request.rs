@@ -216,7 +216,7 @@ impl ResponsesRequestWriter<'_> {
         self.json.member_object("text");
         self.json
             .member_if_some("verbosity", extras.verbosity.as_ref());
-        ApiVariant::Flat.format("format", &request.format, &mut self.json);
+        ApiVariant::Flat.format("format", &request.format, true, &mut self.json);
         self.json.close_object();
     }
 

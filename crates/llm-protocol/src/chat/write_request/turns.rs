@@ -173,12 +173,17 @@ impl ChatRequestWriter<'_> {
             return;
         }
         let is_prefix = is_last && self.surface == Protocol::Messages && !has_calls;
-        if is_prefix && !self.model.prefix {
+        let takes_prefix = self.model.prefix == Some(true);
+        if is_prefix && self.model.prefix == Some(false) {
+            self.fallback.warnings.dropped(turn.at);
+            return;
+        }
+        if is_prefix && !takes_prefix {
             self.fallback.warnings.emulated(turn.at);
         }
         self.is_behind_result = false;
         self.json.open_object().member("role", "assistant");
-        if is_prefix && self.model.prefix {
+        if is_prefix && takes_prefix {
             self.json.member("prefix", true);
         }
         self.json
