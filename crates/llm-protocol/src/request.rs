@@ -45,10 +45,10 @@ mod vendor_state;
 pub use body::RequestBody;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, ForeignFields, ToolOffer};
-pub use foreign_fields::finished::without_refused;
+pub use foreign_fields::finished::{without_members, without_refused};
 pub use foreign_fields::{
     PassthroughContext, RequestCleanup, clean_request, clean_responses_request, needs_cleaning,
-    remove_reasoning, without_members,
+    remove_reasoning,
 };
 pub use repair::alternation::alternate_roles;
 pub use rewrite::{RequestEdits, rewrite, rewrite_cleaned, splice};

@@ -7,9 +7,9 @@ use super::context_length::VENDOR_TEXT;
 use super::vendor::VendorError;
 use crate::table_text::names_in;
 
-/// Members that a request can do without. The gateway adds some of them itself; the others are
-/// hints for the vendor.
-const DISPENSABLE: [&str; 17] = names_in(VENDOR_TEXT, "dispensable members");
+/// Members that a request, or a message, part, call or tool of it, can do without. The gateway adds
+/// some of them itself; the others are hints for the vendor, or come from another vendor's answers.
+const DISPENSABLE: [&str; 29] = names_in(VENDOR_TEXT, "dispensable members");
 
 /// Parts of the sentences in which servers report an unknown member, in lower case. They come from
 /// OpenAI, Google, FastAPI with pydantic, Groq, Rust servers with serde, and Python servers.

@@ -7,7 +7,6 @@
 //! Read next: `request/repair.rs` (what this model refuses, in the same pass),
 //! `request/rewrite.rs`, which applies these edits together with its own.
 
-use super::rewrite;
 use super::summary::RequestSummary;
 use crate::Protocol;
 use crate::capabilities::identifiers::{self, CallIdAllocator};
@@ -21,7 +20,6 @@ use crate::json::{
 use crate::openai::billing_header;
 use crate::profile::{ChatPlace, USUAL_TIERS, VendorProfile, outermost};
 use crate::reasoning_token;
-use bytes::Bytes;
 use remover::ForeignFieldRemover;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -167,18 +165,6 @@ pub fn remove_reasoning(
     remover.remove_duplicate_limits(tree.root(), protocol);
     remover.repair(tree.root(), rules, true);
     Some(remover.finish())
-}
-
-/// Returns the body without the top-level members of these names, and a warning for each. Returns
-/// `None` if the body has none of them.
-pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
-    let text = std::str::from_utf8(body).ok()?;
-    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
-    let mut remover = ForeignFieldRemover::new(text);
-    remover.remove_members(tree.root(), "", members);
-    let cleanup = remover.finish();
-    let warnings = cleanup.warnings.clone();
-    (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
 }
 
 /// Type of the context edit by which the vendor clears thinking.
@@ -608,6 +594,7 @@ mod tests {
     use crate::capabilities::ModelCapabilities;
     use crate::capabilities::repair_rules::KnownCapabilities;
     use crate::json::edit;
+    use crate::request::rewrite;
     use crate::request::{RequestEdits, read_summary, rewrite_cleaned};
     use bytes::Bytes;
     use proptest::prelude::*;

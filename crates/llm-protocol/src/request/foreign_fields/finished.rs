@@ -26,6 +26,8 @@ const OUTER: [&str; 9] = [
 ];
 /// Members of those objects that are read too. Others may hold what a tool takes or gives.
 const INNER: [&str; 2] = ["content", "source"];
+/// Members of those objects that [`without_members`] reads besides.
+const CALLS: [&str; 2] = ["function", "tool_calls"];
 /// Members that the gateway adds in translation, so that the client does not lose them.
 const ADDED: [&str; 3] = ["cache_control", "metadata", "signature"];
 
@@ -54,6 +56,24 @@ pub fn without_refused(
     (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
 }
 
+/// Returns the body without the members of these names, in the request and in its messages, parts,
+/// calls and tools, and a warning for each. Returns `None` if the body has none of them.
+pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
+    let text = std::str::from_utf8(body).ok()?;
+    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
+    let mut remover = ForeignFieldRemover::new(text);
+    remover.remove_members(tree.root(), "", members);
+    for (key, value) in tree.root().members() {
+        let name = key.value();
+        if OUTER.contains(&&*name) {
+            remover.remove_inside(value, &name, members);
+        }
+    }
+    let cleanup = remover.finish();
+    let warnings = cleanup.warnings.clone();
+    (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
+}
+
 struct Context<'p> {
     protocol: Protocol,
     profile: &'p VendorProfile,
@@ -61,6 +81,19 @@ struct Context<'p> {
 }
 
 impl<'a> ForeignFieldRemover<'a> {
+    fn remove_inside(&mut self, value: JsonValue<'a>, path: &str, members: &[&str]) {
+        for (index, item) in value.items().enumerate() {
+            self.remove_inside(item, &format!("{path}[{index}]"), members);
+        }
+        self.remove_members(value, &format!("{path}."), members);
+        for (key, inner) in value.members() {
+            let name = key.value();
+            if INNER.contains(&&*name) || CALLS.contains(&&*name) {
+                self.remove_inside(inner, &format!("{path}.{name}"), members);
+            }
+        }
+    }
+
     fn remove_everywhere(
         &mut self,
         object: JsonValue<'a>,
@@ -161,6 +194,30 @@ mod tests {
         assert_eq!(warnings, told);
         let (again, warnings) = sent(Protocol::Messages, &strict, &sent_body);
         assert_eq!((again, warnings.len()), (sent_body, 0));
+    }
+
+    #[test]
+    fn a_member_that_was_refused_is_left_out_wherever_it_stands() {
+        let kept = r#"{"system":[{"text":"a"}],"messages":[{"content":[{"type":"tool_result","content":[{"text":"b"}],"input":{"content":{"strict":1}}}]},{"tool_calls":[{"function":{"name":"c"}}]}],"tools":[{"function":{"name":"d","parameters":{"strict":1}}}]}"#;
+        let mut sent = kept.to_owned();
+        for written in [
+            r#""text":"a""#,
+            r#""text":"b""#,
+            r#""name":"c""#,
+            r#""name":"d""#,
+        ] {
+            sent = sent.replace(written, &format!(r#"{written},"strict":true"#));
+        }
+        let (left, warnings) = without_members(&Bytes::from(sent), &["strict"]).unwrap();
+        assert_eq!(left, kept);
+        let expected = [
+            "dropped:messages[0].content[0].content[0].strict",
+            "dropped:messages[1].tool_calls[0].function.strict",
+            "dropped:system[0].strict",
+            "dropped:tools[0].function.strict",
+        ];
+        assert_eq!(warnings, expected);
+        assert!(without_members(&Bytes::from_static(kept.as_bytes()), &["strict"]).is_none());
     }
 
     #[test]
