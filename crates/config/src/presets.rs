@@ -169,6 +169,8 @@ impl raw::Profile {
     /// Fills each unset key from `other`.
     pub fn or(self, other: Option<Self>) -> Self {
         let other = other.unwrap_or_default();
+        // An empty list takes back the state of `other`, and what belongs to it.
+        let is_stateless = self.state.as_ref().is_some_and(Vec::is_empty);
         Self {
             request: self.request.or(other.request),
             drop: self.drop.or(other.drop),
@@ -179,8 +181,12 @@ impl raw::Profile {
                 shown: self.thinking.shown.or(other.thinking.shown),
             },
             state: self.state.or(other.state),
-            state_placeholder: self.state_placeholder.or(other.state_placeholder),
-            state_in_answers: self.state_in_answers.or(other.state_in_answers),
+            state_placeholder: self
+                .state_placeholder
+                .or(other.state_placeholder.filter(|_| !is_stateless)),
+            state_in_answers: self
+                .state_in_answers
+                .or(other.state_in_answers.filter(|_| !is_stateless)),
             service_tiers: self.service_tiers.or(other.service_tiers),
             usage: self.usage.or(other.usage),
             betas: self.betas.or(other.betas),

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Maximum number of endpoints of one vendor. It is bounded because each request examines all.
 const MAX_ENDPOINTS: usize = 32;
+/// Fewest letters of `errors.full_context` that tell it from other errors.
+const MIN_CONTEXT_WORDS: usize = 6;
 /// Warning for a chat vendor without `stream_options`.
 const NO_STREAM_OPTIONS: &str = "without stream_options the gateway cannot ask for the usage of streams: they are billed by \
      estimates. If the vendor reports it unasked, write `usage: [usage]`";
@@ -277,13 +279,17 @@ impl VendorSection<'_> {
 
     /// Checks the texts by which the gateway recognises the vendor's error for a full context.
     fn full_context_words(&mut self, key: &str, words: Option<Vec<String>>) -> Vec<String> {
-        if let Some(words) = &words
-            && (words.is_empty() || words.iter().any(|words| words.trim().is_empty()))
-        {
-            let message = "names no words: write some that the vendor's message has";
-            self.0
-                .add_fault(format!("{key}.profile.errors.full_context"), message);
-        }
+        let lengths = words.iter().flatten().map(|words| words.trim().len());
+        let shortest = lengths.min().or(words.as_ref().map(Vec::len));
+        let message = match shortest {
+            Some(0) => "names no words: write some that the vendor's message has",
+            Some(..MIN_CONTEXT_WORDS) => {
+                "names letters that other errors have too: write more of the vendor's message"
+            }
+            _ => return words.unwrap_or_default(),
+        };
+        self.0
+            .add_fault(format!("{key}.profile.errors.full_context"), message);
         words.unwrap_or_default()
     }
 
@@ -479,6 +485,11 @@ mod tests {
                 "errors.full_context",
                 "names no words",
             ),
+            (
+                "{errors: {full_context: [a]}}",
+                "errors.full_context",
+                "other errors have",
+            ),
             ("{takes: [user]}", "takes", "unknown"),
             ("{roles: {system: last}}", "roles.system", "first"),
         ] {
@@ -569,6 +580,9 @@ mod tests {
         let model = with("xai", "{drop: [parallel_tool_calls]}");
         let profile = &model.catalog.find("beta-5.2").unwrap().vendor.profile;
         assert!(!profile.takes("parallel_tool_calls") && profile.takes("stream_options"));
+        let stateless = with("moonshot", "{state: []}");
+        let profile = &stateless.catalog.find("beta-5.2").unwrap().vendor.profile;
+        assert_eq!(profile.message_placeholder, None);
     }
 
     #[test]
