@@ -91,8 +91,7 @@ mod tests {
         let marker = json!({"type": "ephemeral"});
         let schema = json!({"type": "object", "properties": {}});
         let today = json!({
-            "model": "public-model", "max_completion_tokens": 9000, "stream": true, "temperature": 0.5, "top_p": 0.5,
-            "top_k": 5, "stream_options": {"include_usage": true}, "service_tier": "default", "stop": ["x"],
+            "model": "public-model", "max_completion_tokens": 9000, "stream": true, "stream_options": {"include_usage": true}, "service_tier": "default", "stop": ["x"],
             "safety_identifier": "u", "reasoning_effort": "low", "parallel_tool_calls": false,
             "inference_geo": "us", "speed": "fast",
             "response_format": {
@@ -148,7 +147,7 @@ mod tests {
             "messages": [{"role": "user", "content": "t"}],
         });
         let keyed = json!({
-            "model": "public-model", "prompt_cache_key": "k",
+            "model": "public-model", "prompt_cache_key": "k", "temperature": 0.5, "top_p": 0.5, "top_k": 5,
             "messages": [{"role": "user", "content": "t"}],
         });
         let mut explicit = keyed.clone();

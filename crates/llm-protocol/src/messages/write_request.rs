@@ -115,7 +115,7 @@ pub fn write(
     tools.write(&mut writer, model)?;
     thinking.write(&mut writer.json);
     write_output_config(&mut writer.json, &thinking, &form, &extras);
-    settings::write(&mut writer, request, model, thinking.is_manual());
+    settings::write(&mut writer, request, model, thinking.is_turned_on());
     let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
     let user_id = identifiers::hash_end_user(write_context.account_id, end_user.as_deref());
     writer.json.member("metadata", ("user_id", &user_id));

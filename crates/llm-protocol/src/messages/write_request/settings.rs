@@ -36,24 +36,25 @@ pub(super) fn max_tokens(
         .max(1)
 }
 
-/// Writes the settings. `manual` says whether the model has a thinking budget.
+/// Writes the settings. `thinks` says whether the gateway turned thinking on, which allows few
+/// values of sampling.
 pub(super) fn write(
     writer: &mut BlockWriter<'_>,
     request: &Request<'_>,
     model: &MessagesModel,
-    manual: bool,
+    thinks: bool,
 ) {
-    temperature(writer, request.sampling.temperature, model, manual);
+    temperature(writer, request.sampling.temperature, model, thinks);
     let has_temperature = request.sampling.temperature.is_some();
     top_p(
         writer,
         request.sampling.top_p,
         model,
         has_temperature,
-        manual,
+        thinks,
     );
     if let Some(top_k) = request.sampling.top_k {
-        if model.sampling == SamplingSupport::Fixed || manual {
+        if model.sampling == SamplingSupport::Fixed || thinks {
             writer.warnings.dropped("top_k");
         } else {
             writer.json.member("top_k", top_k);
@@ -67,7 +68,7 @@ fn temperature(
     writer: &mut BlockWriter<'_>,
     temperature: Option<JsonValue<'_>>,
     model: &MessagesModel,
-    manual: bool,
+    thinks: bool,
 ) {
     let Some(temperature) = temperature else {
         return;
@@ -83,7 +84,7 @@ fn temperature(
     if number > 1.0 && !is_default {
         writer.warnings.clamped("temperature");
         writer.json.member("temperature", 1);
-    } else if manual && !is_default {
+    } else if thinks && !is_default {
         writer.warnings.dropped("temperature");
     } else {
         writer.json.member("temperature", temperature);
@@ -95,7 +96,7 @@ fn top_p(
     top_p: Option<JsonValue<'_>>,
     model: &MessagesModel,
     has_temperature: bool,
-    manual: bool,
+    thinks: bool,
 ) {
     let Some(top_p) = top_p else { return };
     let number = top_p.number().unwrap_or(1.0);
@@ -103,7 +104,7 @@ fn top_p(
         SamplingSupport::Fixed => (false, number >= TOP_P_NO_EFFECT),
         SamplingSupport::OneOf if has_temperature => (false, false),
         SamplingSupport::OneOf | SamplingSupport::Free => {
-            (!manual || number >= MIN_TOP_P_WITH_BUDGET, false)
+            (!thinks || number >= MIN_TOP_P_WITH_BUDGET, false)
         }
     };
     if is_taken {

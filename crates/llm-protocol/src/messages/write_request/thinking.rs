@@ -68,9 +68,9 @@ impl ThinkingPlan<'_> {
         }
     }
 
-    /// Returns whether the gateway set a budget.
-    pub fn is_manual(&self) -> bool {
-        matches!(self.mode, ThinkingMode::Budget(_))
+    /// Returns whether the gateway turned thinking on.
+    pub fn is_turned_on(&self) -> bool {
+        matches!(self.mode, ThinkingMode::Adaptive | ThinkingMode::Budget(_))
     }
 
     pub fn is_verbatim(&self) -> bool {
