@@ -8,7 +8,8 @@
 use crate::account::micro;
 use crate::client::{Answer, Request};
 use crate::surface::{Chat, Messages, Surface};
-use crate::world::World;
+use crate::vendor_matrix;
+use crate::world::{Simulator, World};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -150,6 +151,47 @@ fn every_request_of_real_clients_goes_to_every_model() {
         found == expected,
         "what is warned about has changed: {}",
         serde_json::to_string_pretty(&found).unwrap()
+    );
+}
+
+/// Requests that no chat vendor but the one that defined the protocol takes: they have tools that
+/// are not functions.
+const WITH_OTHER_TOOLS: [&str; 3] = ["codex-0.80-chat", "copilot-openai", "cursor-as-reported"];
+/// A vendor that wants its reasoning back. The recorded calls are another one's.
+const WITHOUT_REASONING: (&str, &str) = ("codex-0.169", "openrouter");
+
+/// The vendors are the simulator's profiles, known to the gateway by their presets only. A member
+/// that one does not know is left out or learnt; the client's first request gets its answer.
+#[test]
+fn every_request_of_real_clients_goes_to_every_vendor() {
+    let vendors = vendor_matrix::vendors();
+    let simulator = Simulator::start(None);
+    let world = vendor_matrix::start(&vendors, &simulator);
+    let account = world.funded(1_000_000_000_000);
+    let mut faults = Vec::new();
+    for (name, recorded) in recorded() {
+        let is_refused = WITH_OTHER_TOOLS.iter().any(|other| name.starts_with(other));
+        if is_refused || recorded.body.get("thread").is_some() {
+            continue;
+        }
+        for vendor in &vendors {
+            let (client, preset) = WITHOUT_REASONING;
+            if name.starts_with(client) && vendor.preset == preset {
+                continue;
+            }
+            let answer = world.ask(&request(&recorded, &vendor.model(), &account.key));
+            if answer.status != 200 {
+                let preset = &vendor.preset;
+                let refusal = answer.text();
+                faults.push(format!("{name} {preset}: {} {refusal}", answer.status));
+            }
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "{} refused:\n{}",
+        faults.len(),
+        faults.join("\n")
     );
 }
 

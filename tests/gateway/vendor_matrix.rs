@@ -53,7 +53,8 @@ impl Vendor {
     }
 }
 
-fn vendors() -> Vec<Vendor> {
+/// The vendors of the matrix.
+pub fn vendors() -> Vec<Vendor> {
     let presets = |name: &str| PRESETS.contains(&format!("\n  {name}:\n"));
     let official = OFFICIAL.map(|(preset, model)| Vendor {
         preset: preset.to_owned(),
@@ -81,7 +82,7 @@ fn vendors() -> Vec<Vendor> {
 const PURPOSES: [&str; 5] = ["m", "f", "r0", "r1", "r2"];
 
 /// Starts a gateway that knows each vendor by its preset only.
-fn start(vendors: &[Vendor], simulator: &Simulator) -> World {
+pub fn start(vendors: &[Vendor], simulator: &Simulator) -> World {
     let (mut entries, mut models) = (String::new(), String::new());
     let [fresh, cached, output] = cells::PRICES.map(|price| price.to_string());
     for vendor in vendors {
