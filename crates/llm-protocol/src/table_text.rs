@@ -50,7 +50,7 @@ pub(crate) const fn names_in<const N: usize>(
     names
 }
 
-const fn equals(left: &[u8], right: &[u8]) -> bool {
+pub(crate) const fn equals(left: &[u8], right: &[u8]) -> bool {
     let mut at = 0;
     while at < left.len() && at < right.len() && left[at] == right[at] {
         at += 1;

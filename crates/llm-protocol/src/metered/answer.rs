@@ -60,7 +60,7 @@ impl MeteredAnswer {
         match &self.form {
             FormReader::Json(_) => false,
             FormReader::Events(_) => true,
-            FormReader::Media(_) => self.terms.endpoint.plays,
+            FormReader::Media(_) => self.terms.endpoint.plays(),
         }
     }
 
@@ -89,7 +89,7 @@ impl MeteredAnswer {
             FormReader::Events(answer) => answer.push(piece, end, out)?,
             FormReader::Media(answer) => match answer.push(piece, end, out)? {
                 // The words of silence are none; its sound is not.
-                Some(_) if self.terms.endpoint.plays && !answer.has_bytes() => {
+                Some(_) if self.terms.endpoint.plays() && !answer.has_bytes() => {
                     return Err(UpstreamError::Empty);
                 }
                 report => report,

@@ -3,6 +3,7 @@
 //!
 //! It must not read JSON or know a price.
 
+use super::table::ModelKind;
 use crate::usage::{CountedUnit, Usage, text_tokens};
 
 /// Tokens that a vendor can add to each input: the marks at its begin and end, and a prefix that
@@ -120,69 +121,51 @@ impl MeteredContent {
         let pieces = pieces.fold(0, u64::saturating_add);
         pieces.div_ceil(PIECES_PER_SEARCH_UNIT).max(1)
     }
-}
 
-/// The most tokens of embeddings: the model reads each input by itself.
-pub(super) fn embedding_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
-    let (size, count) = (content.size(), content.count());
-    input(
-        size.saturating_add(count.saturating_mul(MAX_TEMPLATE_TOKENS))
-            .min(count.saturating_mul(limits.context_tokens)),
-    )
-}
-
-/// The most tokens of a rerank request: the model reads the query with each document.
-pub(super) fn rerank_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
-    let (size, count) = (content.size(), content.count());
-    let pairs = count.saturating_mul(content.query.saturating_add(MAX_PAIR_TOKENS));
-    input(
-        size.saturating_add(pairs)
-            .min(count.saturating_mul(limits.context_tokens)),
-    )
-}
-
-/// The most tokens of a moderation request. An image counts as a whole context.
-pub(super) fn moderation_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
-    let added = content.count().saturating_mul(MAX_TEMPLATE_TOKENS);
-    let images = content.images.saturating_mul(limits.context_tokens);
-    input(content.size().saturating_add(added).saturating_add(images))
-}
-
-/// The most tokens of a request for images. The images that it edits count as a whole context.
-pub(super) fn image_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
-    let image_input = match content.file_bytes {
-        0 => 0,
-        _ => limits.context_tokens,
-    };
-    let output = content.outputs().saturating_mul(limits.max_output_tokens);
-    let previews = content.outputs().saturating_mul(PREVIEW_TOKENS);
-    Usage {
-        input: content.size().saturating_add(MAX_TEMPLATE_TOKENS),
-        image_input,
-        output,
-        image_output: output.saturating_add(previews),
-        ..Usage::default()
-    }
-}
-
-/// The most tokens of a transcription. The audio counts as a whole context.
-pub(super) fn transcription_tokens(content: &MeteredContent, limits: &MeteredLimits) -> Usage {
-    Usage {
-        input: content.size().saturating_add(MAX_TEMPLATE_TOKENS),
-        audio_input: limits.context_tokens,
-        output: limits.max_output_tokens,
-        ..Usage::default()
-    }
-}
-
-/// Speech is billed by characters.
-pub(super) fn no_tokens(_: &MeteredContent, _: &MeteredLimits) -> Usage {
-    Usage::default()
-}
-
-fn input(tokens: u64) -> Usage {
-    Usage {
-        input: tokens,
-        ..Usage::default()
+    /// Returns the most tokens that a vendor can count, for a model of this kind.
+    pub(super) fn max_tokens(&self, kind: ModelKind, limits: &MeteredLimits) -> Usage {
+        let (size, count) = (self.size(), self.count());
+        let contexts = count.saturating_mul(limits.context_tokens);
+        let marked = size.saturating_add(count.saturating_mul(MAX_TEMPLATE_TOKENS));
+        let input = |input| Usage {
+            input,
+            ..Usage::default()
+        };
+        match kind {
+            // The model reads each input by itself.
+            ModelKind::Embedding => input(marked.min(contexts)),
+            // The model reads the query with each document.
+            ModelKind::Rerank => {
+                let pairs = count.saturating_mul(self.query.saturating_add(MAX_PAIR_TOKENS));
+                input(size.saturating_add(pairs).min(contexts))
+            }
+            // An image counts as a whole context.
+            ModelKind::Moderation => {
+                let images = self.images.saturating_mul(limits.context_tokens);
+                input(marked.saturating_add(images))
+            }
+            // The images that the request edits count as a whole context.
+            ModelKind::Image => {
+                let output = self.outputs().saturating_mul(limits.max_output_tokens);
+                let previews = self.outputs().saturating_mul(PREVIEW_TOKENS);
+                Usage {
+                    image_input: match self.file_bytes {
+                        0 => 0,
+                        _ => limits.context_tokens,
+                    },
+                    output,
+                    image_output: output.saturating_add(previews),
+                    ..input(size.saturating_add(MAX_TEMPLATE_TOKENS))
+                }
+            }
+            // The audio counts as a whole context.
+            ModelKind::Transcription => Usage {
+                audio_input: limits.context_tokens,
+                output: limits.max_output_tokens,
+                ..input(size.saturating_add(MAX_TEMPLATE_TOKENS))
+            },
+            // Speech is billed by characters.
+            ModelKind::Speech | ModelKind::Chat => Usage::default(),
+        }
     }
 }

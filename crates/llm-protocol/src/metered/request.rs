@@ -57,10 +57,7 @@ impl MeteredRequest {
         for part in &parts {
             let value = body.get(part.value.start..part.value.end);
             let outcome = reader.part_of_form(part, value.unwrap_or_default());
-            outcome.map_err(|refused| match refused {
-                RequestParseError::Refused(failure) => *failure,
-                RequestParseError::Broken(broken) => scan_failure(broken, u64::MAX),
-            })?;
+            outcome.map_err(|refused| failure(refused, u64::MAX))?;
         }
         let request = reader.finish()?;
         Ok(MeteredRequest { parts, ..request })
@@ -98,14 +95,10 @@ impl MeteredRequest {
         }
         let place = Span::at(scan.position().saturating_add(1));
         let mut reader = Reader::new(endpoint, values_max, place);
-        let outcome = scan
-            .object(|scan, key| reader.member(scan, &key.name()))
-            .and_then(|()| scan.end().map_err(RequestParseError::Broken));
-        match outcome {
-            Ok(()) => reader.finish(),
-            Err(RequestParseError::Broken(broken)) => Err(scan_failure(broken, values_max)),
-            Err(RequestParseError::Refused(failure)) => Err(*failure),
-        }
+        scan.object(|scan, key| reader.member(scan, &key.name()))
+            .and_then(|()| scan.end().map_err(RequestParseError::Broken))
+            .map_err(|refused| failure(refused, values_max))?;
+        reader.finish()
     }
 
     /// Returns the body with the vendor's own name of the model; every other byte stays.
@@ -145,7 +138,7 @@ impl<'e> Reader<'e> {
             values_max,
             model: None,
             model_span,
-            seen: vec![false; endpoint.members.len()],
+            seen: vec![false; endpoint.members().len()],
             content: MeteredContent::default(),
         }
     }
@@ -168,7 +161,7 @@ impl<'e> Reader<'e> {
             return Ok(());
         }
         let plain = name.strip_suffix("[]").unwrap_or(name);
-        let members = self.endpoint.members.iter().zip(&mut self.seen);
+        let members = self.endpoint.members().iter().zip(&mut self.seen);
         let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == plain)
         else {
             return match self.endpoint.counts_outputs(name, !part.is_file) {
@@ -231,7 +224,7 @@ impl<'e> Reader<'e> {
         if name == "model" {
             return self.model(scan);
         }
-        let members = self.endpoint.members.iter().zip(&mut self.seen);
+        let members = self.endpoint.members().iter().zip(&mut self.seen);
         let Some(((_, rule), seen)) = members.into_iter().find(|((known, _), _)| *known == name)
         else {
             self.check_count(name, name, scan.kind()?)?;
@@ -323,7 +316,7 @@ impl<'e> Reader<'e> {
 
     /// Refuses a member that differs from a known one only in case: some servers ignore case.
     fn check_spelling(&self, name: &str) -> ParseResult {
-        let members = self.endpoint.members.iter().map(|(known, _)| *known);
+        let members = self.endpoint.members().iter().map(|(known, _)| *known);
         let known = std::iter::once("model").chain(members);
         let mut alike = known.filter(|known| known.eq_ignore_ascii_case(name) && *known != name);
         match alike.next() {
@@ -355,10 +348,7 @@ impl<'e> Reader<'e> {
     /// Reads a document: a text, or an object whose texts the vendor joins.
     fn document(&mut self, scan: &mut JsonScanner<'_>, name: &str) -> ParseResult {
         match scan.kind()? {
-            JsonKind::String => {
-                let text = scan.string()?;
-                self.push(text.decoded_bytes())
-            }
+            JsonKind::String => self.push_text(scan),
             JsonKind::Object => {
                 let start = scan.position();
                 scan.object(|scan, key| {
@@ -425,10 +415,7 @@ impl<'e> Reader<'e> {
         let takes_parts = matches!(rule, MemberRule::Parts);
         let takes_lists = matches!(rule, MemberRule::InputLists);
         match scan.kind()? {
-            JsonKind::String => {
-                let text = scan.string()?;
-                self.push(text.decoded_bytes())
-            }
+            JsonKind::String => self.push_text(scan),
             JsonKind::Array => {
                 let mut ids = 0_u64;
                 scan.array(|scan| match scan.kind()? {
@@ -444,10 +431,7 @@ impl<'e> Reader<'e> {
                     }
                     JsonKind::Array => self.token_ids(scan, name),
                     JsonKind::Object if takes_parts => self.part(scan, name),
-                    JsonKind::String => {
-                        let text = scan.string()?;
-                        self.push(text.decoded_bytes())
-                    }
+                    JsonKind::String => self.push_text(scan),
                     _ => Err(wrong_type(name, INPUTS)),
                 })?;
                 self.push_ids(ids)
@@ -467,6 +451,11 @@ impl<'e> Reader<'e> {
             ParseResult::Ok(scan.skip()?)
         })?;
         self.push_ids(ids)
+    }
+
+    fn push_text(&mut self, scan: &mut JsonScanner<'_>) -> ParseResult {
+        let text = scan.string()?;
+        self.push(text.decoded_bytes())
     }
 
     fn push_ids(&mut self, ids: u64) -> ParseResult {
@@ -495,19 +484,17 @@ impl<'e> Reader<'e> {
         if model.is_none() && !self.endpoint.has_default_model {
             return Err(missing("model"));
         }
-        for ((name, rule), seen) in self.endpoint.members.iter().zip(&self.seen) {
-            let is_needed = matches!(
+        for ((name, rule), seen) in self.endpoint.members().iter().zip(&self.seen) {
+            let is_optional = matches!(
                 rule,
-                MemberRule::Inputs
-                    | MemberRule::InputLists
-                    | MemberRule::Parts
-                    | MemberRule::Query
-                    | MemberRule::Documents
-                    | MemberRule::Prompt
-                    | MemberRule::Spoken
-                    | MemberRule::Files
+                MemberRule::Hint
+                    | MemberRule::OptionalFile
+                    | MemberRule::Outputs
+                    | MemberRule::Name
+                    | MemberRule::OneOf(_)
+                    | MemberRule::Refused(_)
             );
-            if is_needed && !seen {
+            if !is_optional && !seen {
                 return Err(missing(name));
             }
         }
@@ -528,12 +515,12 @@ const OTHER_COUNT: &str = "Say the number of images as 'n': the gateway cannot b
 
 const TWICE: &str = "This member occurs more than once.";
 
-fn one_of(name: &str, allowed: &[&str], value: Option<&str>) -> ParseResult {
-    match value.is_some_and(|value| allowed.contains(&value)) {
+fn one_of(name: &str, allowed: &str, value: Option<&str>) -> ParseResult {
+    match value.is_some_and(|value| allowed.split(' ').any(|word| word == value)) {
         true => Ok(()),
         false => Err(refuse(
             name,
-            &format!("Expected one of: {}.", allowed.join(", ")),
+            &format!("Expected one of: {}.", allowed.replace(' ', ", ")),
         )),
     }
 }
@@ -560,6 +547,13 @@ const MEDIA_REFUSED: &str =
 const PARTS: &str = "a string, or parts of the type `text` or `image_url`";
 
 const DOCUMENTS: &str = "an array of strings, or of objects with texts";
+
+fn failure(refused: RequestParseError, values_max: u64) -> Failure {
+    match refused {
+        RequestParseError::Refused(failure) => *failure,
+        RequestParseError::Broken(broken) => scan_failure(broken, values_max),
+    }
+}
 
 fn wrong_type(name: &str, expected: &str) -> RequestParseError {
     refuse(

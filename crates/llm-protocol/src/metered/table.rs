@@ -1,15 +1,11 @@
 //! The table of the metered endpoints: what each takes, what its answers hold, and which kind of
-//! model serves it.
+//! model serves it. `metered/table.txt` has the rows, and says what its lines mean. A line that
+//! cannot be read is a compile error.
 //!
 //! It must not read a body.
 
-use super::content::{
-    MeteredContent, MeteredLimits, embedding_tokens, image_tokens, moderation_tokens, no_tokens,
-    rerank_tokens, transcription_tokens,
-};
 use super::sample;
-use crate::table_text::names_in;
-use crate::usage::Usage;
+use crate::table_text::{equals, names_in, split_at_byte};
 
 /// What a model computes. Each endpoint takes models of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -41,7 +37,7 @@ impl ModelKind {
     ];
 
     /// The name in the config and in lists of models.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
             Self::Embedding => "embedding",
@@ -70,7 +66,7 @@ impl ModelKind {
 }
 
 /// One endpoint: a row of the table.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct MeteredEndpoint {
     pub path: &'static str,
     pub kind: ModelKind,
@@ -81,18 +77,18 @@ pub struct MeteredEndpoint {
     /// Whether a body without a model means the first one of the kind that the key may use.
     pub(super) has_default_model: bool,
     /// Members of the body that decide the cost, or that the gateway refuses.
-    pub(super) members: &'static [(&'static str, MemberRule)],
-    /// Members of a small request, after `model`.
-    pub(super) sample: &'static str,
-    /// Members of an answer of which one holds its content.
-    pub(super) content: &'static [&'static str],
+    members: [(&'static str, MemberRule); MAX_MEMBERS],
+    members_count: usize,
+    /// Members of a small request in JSON, after `model`.
+    sample: &'static str,
+    /// Members of an answer of which one holds its content, with blanks between them.
+    content: &'static str,
     /// Forms of an answer beside JSON.
-    pub(super) forms: &'static [MeteredForm],
-    /// Whether a client plays the answer while it arrives.
-    pub(super) plays: bool,
-    /// Returns the most tokens of a request, for a model with these limits.
-    pub(super) max_tokens: fn(&MeteredContent, &MeteredLimits) -> Usage,
+    forms: &'static [MeteredForm],
 }
+
+/// The most members in a row.
+const MAX_MEMBERS: usize = 8;
 
 impl MeteredEndpoint {
     /// The endpoints of a kind of models, the most common one first; none for chat.
@@ -105,9 +101,25 @@ impl MeteredEndpoint {
     /// Returns a small request to a vendor's model: its content type and its body.
     pub fn sample(&self, upstream_model: &str) -> (&'static str, Vec<u8>) {
         match self.is_form {
-            true => sample::form(upstream_model, self.sample),
+            true => sample::form(upstream_model, self.file().unwrap_or_default()),
             false => sample::json(upstream_model, self.sample),
         }
+    }
+
+    /// The members that a rule is for.
+    pub(super) fn members(&self) -> &[(&'static str, MemberRule)] {
+        self.members.get(..self.members_count).unwrap_or_default()
+    }
+
+    /// Whether an answer holds its content in this member.
+    pub(super) fn has_content_in(&self, name: &[u8]) -> bool {
+        let mut members = self.content.split_ascii_whitespace();
+        members.any(|known| known.as_bytes() == name)
+    }
+
+    /// Whether a client plays the answer while it arrives.
+    pub(super) fn plays(&self) -> bool {
+        self.kind == ModelKind::Speech
     }
 
     /// Whether a member that no rule is for says how many outputs a vendor makes, or holds members
@@ -126,7 +138,7 @@ impl MeteredEndpoint {
     /// The part of a form that has a file, which is nearly all of it.
     pub fn file(&self) -> Option<&'static str> {
         let is_file = |(_, rule): &&(_, MemberRule)| matches!(rule, MemberRule::Files);
-        self.members.iter().find(is_file).map(|(name, _)| *name)
+        self.members().iter().find(is_file).map(|(name, _)| *name)
     }
 
     /// Whether an answer can be something else than JSON.
@@ -141,7 +153,7 @@ impl MeteredEndpoint {
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         let form = if kind.eq_ignore_ascii_case("text/event-stream") {
             MeteredForm::Events
-        } else if is_media(kind) && !(self.plays && kind.starts_with("text/")) {
+        } else if is_media(kind) && !(self.plays() && kind.starts_with("text/")) {
             MeteredForm::Media
         } else {
             MeteredForm::Json
@@ -214,208 +226,137 @@ pub(super) enum MemberRule {
     Outputs,
     /// A text; an object is refused.
     Name,
-    /// Any other value is refused.
-    OneOf(&'static [&'static str]),
+    /// One of these words, with blanks between them; any other value is refused.
+    OneOf(&'static str),
     /// Refused, for this reason.
     Refused(&'static str),
 }
-
-/// What a row says if it says nothing else.
-const JSON_ROW: MeteredEndpoint = MeteredEndpoint {
-    path: "",
-    kind: ModelKind::Chat,
-    is_form: false,
-    is_of_one_vendor: false,
-    has_default_model: false,
-    members: &[],
-    sample: "",
-    content: &[],
-    forms: &[],
-    plays: false,
-    max_tokens: no_tokens,
-};
-
-/// All metered endpoints.
-pub static ENDPOINTS: [MeteredEndpoint; 13] = [
-    MeteredEndpoint {
-        path: "/v1/embeddings",
-        kind: ModelKind::Embedding,
-        members: &[
-            ("input", MemberRule::Inputs),
-            // Some servers also offer a binary answer, which has no usage.
-            ("encoding_format", MemberRule::OneOf(&["float", "base64"])),
-            (
-                "messages",
-                MemberRule::Refused(
-                    "Embeddings of messages are not supported: send texts as 'input'.",
-                ),
-            ),
-        ],
-        sample: r#""input":"ok""#,
-        content: &["data"],
-        max_tokens: embedding_tokens,
-        ..JSON_ROW
-    },
-    embed("/v1/embed"),
-    embed("/v2/embed"),
-    MeteredEndpoint {
-        path: "/v1/contextualizedembeddings",
-        kind: ModelKind::Embedding,
-        is_of_one_vendor: true,
-        members: &[("inputs", MemberRule::InputLists)],
-        sample: r#""inputs":[["ok"]]"#,
-        content: &["data"],
-        max_tokens: embedding_tokens,
-        ..JSON_ROW
-    },
-    rerank("/v1/rerank"),
-    rerank("/v2/rerank"),
-    MeteredEndpoint {
-        path: "/v1/moderations",
-        kind: ModelKind::Moderation,
-        has_default_model: true,
-        members: &[("input", MemberRule::Parts)],
-        sample: r#""input":"ok""#,
-        content: &["results"],
-        max_tokens: moderation_tokens,
-        ..JSON_ROW
-    },
-    MeteredEndpoint {
-        path: "/v1/images/generations",
-        members: &[
-            ("prompt", MemberRule::Prompt),
-            ("n", MemberRule::Outputs),
-            ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
-            ("svg", MemberRule::Refused(SVG)),
-            // Any other mode makes as many images as the model likes.
-            (
-                "sequential_image_generation",
-                MemberRule::OneOf(&["disabled"]),
-            ),
-        ],
-        sample: r#""prompt":"A dot.""#,
-        ..IMAGE_ROW
-    },
-    MeteredEndpoint {
-        path: "/v1/images/edits",
-        is_form: true,
-        members: &[
-            ("image", MemberRule::Files),
-            ("mask", MemberRule::OptionalFile),
-            ("markup", MemberRule::OptionalFile),
-            ("prompt", MemberRule::Prompt),
-            ("n", MemberRule::Outputs),
-            ("output_format", MemberRule::OneOf(&IMAGE_FORMATS)),
-            ("svg", MemberRule::Refused(SVG)),
-            // Any other mode makes as many images as the model likes.
-            (
-                "sequential_image_generation",
-                MemberRule::OneOf(&["disabled"]),
-            ),
-        ],
-        ..IMAGE_ROW
-    },
-    MeteredEndpoint {
-        path: "/v1/audio/speech",
-        kind: ModelKind::Speech,
-        members: &[
-            ("input", MemberRule::Spoken),
-            ("voice", MemberRule::Name),
-            ("stream_format", MemberRule::OneOf(&["sse", "audio"])),
-        ],
-        sample: r#""input":"ok","voice":"alloy""#,
-        forms: &[MeteredForm::Media, MeteredForm::Events],
-        plays: true,
-        ..JSON_ROW
-    },
-    MeteredEndpoint {
-        path: "/v1/audio/transcriptions",
-        ..TRANSCRIPTION_ROW
-    },
-    MeteredEndpoint {
-        path: "/v2/audio/transcriptions",
-        is_of_one_vendor: true,
-        ..TRANSCRIPTION_ROW
-    },
-    MeteredEndpoint {
-        path: "/v1/audio/translations",
-        ..TRANSCRIPTION_ROW
-    },
-];
-
-/// Formats of an image whose tokens the model of the request counts. The others are drawn by
-/// another model, which is billed apart.
-const IMAGE_FORMATS: [&str; 3] = ["png", "webp", "jpeg"];
 
 /// Names by which servers take the number of images beside `n`, or a member that holds it, in
 /// lower case without marks.
 const OTHER_COUNTS: [&str; 34] = names_in(include_str!("names.txt"), "numbers of images");
 
-const SVG: &str =
-    "Vector images are not supported: another model draws them, at a price of its own.";
-
-const IMAGE_ROW: MeteredEndpoint = MeteredEndpoint {
-    kind: ModelKind::Image,
-    content: &["data"],
-    forms: &[MeteredForm::Events],
-    max_tokens: image_tokens,
-    ..JSON_ROW
-};
-
-const TRANSCRIPTION_ROW: MeteredEndpoint = MeteredEndpoint {
-    kind: ModelKind::Transcription,
-    is_form: true,
-    members: &[
-        ("file", MemberRule::Files),
-        ("prompt", MemberRule::Hint),
-        ("url", MemberRule::Refused(NO_REFERENCE)),
-        ("file_url", MemberRule::Refused(NO_REFERENCE)),
-        ("file_id", MemberRule::Refused(NO_REFERENCE)),
-    ],
-    sample: "file",
-    content: &["text"],
-    forms: &[MeteredForm::Media, MeteredForm::Events],
-    max_tokens: transcription_tokens,
-    ..JSON_ROW
-};
-
 pub(super) const NO_REFERENCE: &str =
     "Media at another place are not supported, because their size is unknown: send the data.";
 
-/// Cohere's own embeddings. The answer has an object with a list of vectors of each type, in the
-/// first version also a list alone.
-const fn embed(path: &'static str) -> MeteredEndpoint {
-    MeteredEndpoint {
-        path,
-        kind: ModelKind::Embedding,
-        is_of_one_vendor: true,
-        members: &[
-            ("texts", MemberRule::Inputs),
-            ("images", MemberRule::Refused(NO_IMAGES)),
-            ("inputs", MemberRule::Refused(NO_IMAGES)),
-        ],
-        sample: r#""texts":["ok"],"input_type":"search_query","embedding_types":["float"]"#,
-        content: &["embeddings"],
-        max_tokens: embedding_tokens,
-        ..JSON_ROW
+const TABLE: &str = include_str!("table.txt");
+
+/// All metered endpoints.
+pub static ENDPOINTS: [MeteredEndpoint; count_rows(TABLE)] = parse_table(TABLE);
+
+/// What a row says if it says nothing else.
+const EMPTY_ROW: MeteredEndpoint = MeteredEndpoint {
+    path: "",
+    kind: ModelKind::Chat,
+    is_form: false,
+    is_of_one_vendor: false,
+    has_default_model: false,
+    members: [("", MemberRule::Name); MAX_MEMBERS],
+    members_count: 0,
+    sample: "",
+    content: "",
+    forms: &[],
+};
+
+const fn count_rows(mut text: &str) -> usize {
+    let mut count = 0;
+    while !text.is_empty() {
+        let (line, rest) = split_at_byte(text, b'\n');
+        if matches!(line.as_bytes(), [b'[', ..]) {
+            count += 1;
+        }
+        text = rest;
+    }
+    count
+}
+
+const fn parse_table<const N: usize>(mut text: &'static str) -> [MeteredEndpoint; N] {
+    let (mut rows, mut count) = ([EMPTY_ROW; N], 0);
+    while !text.is_empty() {
+        let (line, rest) = split_at_byte(text, b'\n');
+        match line.as_bytes() {
+            [] | [b'#', ..] => {}
+            [b'[', ..] => {
+                rows[count].path = split_at_byte(line.split_at(1).1, b']').0;
+                count += 1;
+            }
+            [b'l', b'i', b'k', b'e', b' ', path @ ..] => {
+                let mut of = 0;
+                while !equals(rows[of].path.as_bytes(), path) {
+                    of += 1;
+                }
+                let path = rows[count - 1].path;
+                rows[count - 1] = MeteredEndpoint { path, ..rows[of] };
+            }
+            _ => parse_line(&mut rows[count - 1], line),
+        }
+        text = rest;
+    }
+    let mut at = 0;
+    while at < N {
+        assert!(
+            !matches!(rows[at].kind, ModelKind::Chat),
+            "a row has no kind"
+        );
+        at += 1;
+    }
+    rows
+}
+
+const fn parse_line(row: &mut MeteredEndpoint, line: &'static str) {
+    match line.as_bytes() {
+        b"form" => row.is_form = true,
+        b"one vendor" => row.is_of_one_vendor = true,
+        b"default model" => row.has_default_model = true,
+        b"answers events" => row.forms = &[MeteredForm::Events],
+        b"answers media or events" => row.forms = &[MeteredForm::Media, MeteredForm::Events],
+        _ => {
+            let (key, value) = split_at_byte(line, b' ');
+            match key.as_bytes() {
+                b"kind" => row.kind = parse_kind(value),
+                b"sample" => row.sample = value,
+                b"content" => row.content = value,
+                _ => {
+                    assert!(equals(key.as_bytes(), b"member"), "a line is unknown");
+                    let (name, rule) = split_at_byte(value, b' ');
+                    row.members[row.members_count] = (name, parse_rule(rule));
+                    row.members_count += 1;
+                }
+            }
+        }
     }
 }
 
-const NO_IMAGES: &str = "Embeddings of images are not supported, because their tokens have a price \
-    of their own: send texts as 'texts'.";
+const fn parse_kind(name: &str) -> ModelKind {
+    let mut at = 0;
+    while !equals(ModelKind::ALL[at].as_str().as_bytes(), name.as_bytes()) {
+        at += 1;
+    }
+    ModelKind::ALL[at]
+}
 
-/// Cohere serves both versions, Jina the first one, vLLM both. Voyage names the results `data`.
-const fn rerank(path: &'static str) -> MeteredEndpoint {
-    MeteredEndpoint {
-        path,
-        kind: ModelKind::Rerank,
-        members: &[
-            ("query", MemberRule::Query),
-            ("documents", MemberRule::Documents),
-        ],
-        sample: r#""query":"ok","documents":["ok"]"#,
-        content: &["results", "data"],
-        max_tokens: rerank_tokens,
-        ..JSON_ROW
+const fn parse_rule(text: &'static str) -> MemberRule {
+    match text.as_bytes() {
+        b"inputs" => MemberRule::Inputs,
+        b"input_lists" => MemberRule::InputLists,
+        b"parts" => MemberRule::Parts,
+        b"query" => MemberRule::Query,
+        b"documents" => MemberRule::Documents,
+        b"prompt" => MemberRule::Prompt,
+        b"hint" => MemberRule::Hint,
+        b"spoken" => MemberRule::Spoken,
+        b"files" => MemberRule::Files,
+        b"optional_file" => MemberRule::OptionalFile,
+        b"outputs" => MemberRule::Outputs,
+        b"name" => MemberRule::Name,
+        b"reference" => MemberRule::Refused(NO_REFERENCE),
+        _ => {
+            let (rule, words) = split_at_byte(text, b' ');
+            if equals(rule.as_bytes(), b"one_of") {
+                return MemberRule::OneOf(words);
+            }
+            assert!(equals(rule.as_bytes(), b"refused"), "a rule is unknown");
+            MemberRule::Refused(words)
+        }
     }
 }

@@ -159,7 +159,7 @@ impl MeteredTerms {
     ) -> Self {
         let (bound, estimate) = match unit {
             BilledUnit::Tokens => (
-                (endpoint.max_tokens)(content, limits),
+                content.max_tokens(endpoint.kind, limits),
                 estimated_tokens(endpoint.kind, content),
             ),
             BilledUnit::Counted(unit) => {

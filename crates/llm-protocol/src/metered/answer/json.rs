@@ -285,7 +285,6 @@ impl JsonAnswer {
         if name == b"model" && first == b'"' {
             return MemberRole::Model;
         }
-        let contents = self.terms.endpoint.content;
         let is_of_form = match first {
             b'[' => true,
             b'"' => name == b"text",
@@ -293,7 +292,7 @@ impl JsonAnswer {
             b'{' => name == b"embeddings",
             _ => false,
         };
-        if is_of_form && contents.iter().any(|known| known.as_bytes() == name) {
+        if is_of_form && self.terms.endpoint.has_content_in(name) {
             return MemberRole::Content;
         }
         let kept = KEPT.iter().position(|kept| kept.as_bytes() == name);
