@@ -74,6 +74,12 @@ fn key_refusals() -> Vec<(u16, String)> {
         ),
         (
             400,
+            r#"[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT"}}]"#
+                .to_owned(),
+        ),
+        (498, r#"{"message":"invalid api token"}"#.to_owned()),
+        (
+            400,
             error(
                 "invalid_request_error",
                 "",

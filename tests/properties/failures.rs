@@ -338,6 +338,43 @@ fn a_vendor_error_is_judged_by_status_and_words() {
             chat(INVALID, "", "Your credit balance is too low"),
             Kind::VendorQuota,
         ),
+        // Vendors that report a fault of the account as one of the request, or as a rate.
+        (
+            400,
+            json!([{"error": {
+                "code": 400,
+                "message": "API key not valid. Please pass a valid API key.",
+                "status": "INVALID_ARGUMENT"
+            }}])
+            .to_string(),
+            Kind::VendorRefusedUs,
+        ),
+        (
+            400,
+            json!({"code": "m", "error": "Incorrect API key provided: k***."}).to_string(),
+            Kind::VendorRefusedUs,
+        ),
+        (
+            498,
+            json!({"message": "invalid api token"}).to_string(),
+            Kind::VendorRefusedUs,
+        ),
+        (400, chat("Arrearage", "Arrearage", "m"), Kind::VendorQuota),
+        (
+            429,
+            chat("", "1113", "Insufficient balance or no resource package."),
+            Kind::VendorQuota,
+        ),
+        (
+            429,
+            chat("exceeded_current_quota_error", "", "m"),
+            Kind::VendorQuota,
+        ),
+        (
+            400,
+            chat(INVALID, "", "The tool said: incorrect API key provided"),
+            Kind::InvalidRequest,
+        ),
         (400, "<html>".to_owned(), Kind::InvalidRequest),
         (409, String::new(), Kind::Conflict),
         (422, "<html>".to_owned(), Kind::Unprocessable),
@@ -451,7 +488,7 @@ fn a_vendor_error_is_judged_by_status_and_words() {
     for (status, body, kind) in rows {
         assert_eq!(vendor(Chat, status, &body).kind, kind, "{status} {body}");
         let is_account = matches!(kind, Kind::VendorRefusedUs | Kind::VendorQuota);
-        if status == 403 && !body.is_empty() {
+        if matches!(status, 400 | 403 | 429 | 498) && !body.is_empty() {
             assert_eq!(refuses_key(status, body.as_bytes()), is_account, "{body}");
         }
     }

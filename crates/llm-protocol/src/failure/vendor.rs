@@ -15,8 +15,14 @@ use crate::sse::without_byte_order_mark;
 use crate::table_text::names_in;
 use serde_json::Value;
 
-/// Codes and types that concern the operator's account at the vendor.
-const ACCOUNT_ERROR_CODES: [&str; 4] = names_in(VENDOR_TEXT, "account codes");
+/// Codes and beginnings of messages that say that the operator's account at the vendor has no
+/// credit.
+const NO_CREDIT: [&str; 5] = names_in(VENDOR_TEXT, "no credit");
+const NO_CREDIT_BEGINNINGS: [&str; 4] = names_in(VENDOR_TEXT, "no credit beginnings");
+
+/// Codes and beginnings of messages that say that the vendor refuses the operator's key.
+const REFUSED_KEY: [&str; 2] = names_in(VENDOR_TEXT, "refused key");
+const REFUSED_KEY_BEGINNINGS: [&str; 5] = names_in(VENDOR_TEXT, "refused key beginnings");
 
 /// Parts of 403 messages that concern one model. AWS says "You don't have access to the model with
 /// the specified model ID" and "not authorized to perform: bedrock:InvokeModel on resource:
@@ -255,6 +261,11 @@ impl VendorError {
             .any(|word| words.contains(&word.as_str()))
     }
 
+    fn message_begins(&self, words: &[&str]) -> bool {
+        let message = self.message.trim_start().to_lowercase();
+        words.iter().any(|word| message.starts_with(word))
+    }
+
     fn message_contains(&self, words: &[&str]) -> bool {
         let message = self.message.to_ascii_lowercase();
         words.iter().any(|word| message.contains(word))
@@ -277,18 +288,12 @@ impl VendorError {
             }
             _ if self.has_code(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
             _ if self.has_code(&["timeout_error"]) => 504,
-            _ if self.has_code(&[
-                "authentication_error",
-                "permission_error",
-                "invalid_api_key",
-                "account_deactivated",
-            ]) =>
+            _ if self.is_refused_key()
+                || self.has_code(&["authentication_error", "permission_error"]) =>
             {
                 401
             }
-            _ if self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"]) => {
-                402
-            }
+            _ if self.has_no_credit() => 402,
             _ if self.has_code(&["not_found_error", "model_not_found"]) => 404,
             _ if self.has_code(&[
                 "invalid_request_error",
@@ -305,30 +310,34 @@ impl VendorError {
     }
 
     fn is_quota_error(&self) -> bool {
-        self.has_code(&["insufficient_quota", "billing_error", "billing_not_active"])
+        self.has_no_credit()
             || self.message_contains(&["credit balance is too low", "exceeded your current quota"])
+    }
+
+    fn has_no_credit(&self) -> bool {
+        self.has_code(&NO_CREDIT) || self.message_begins(&NO_CREDIT_BEGINNINGS)
+    }
+
+    fn is_refused_key(&self) -> bool {
+        self.has_code(&REFUSED_KEY) || self.message_begins(&REFUSED_KEY_BEGINNINGS)
     }
 
     /// Returns whether the vendor refuses the operator's key or account, so that every other
     /// request would fail too. The check uses the vendor's own codes and the start of the message.
     /// It ignores the rest of the message, which may quote the client.
     fn is_key_error(&self, status: u16) -> bool {
-        let is_by_code = self.has_code(&ACCOUNT_ERROR_CODES)
-            || self
-                .message
-                .to_ascii_lowercase()
-                .starts_with("your credit balance is");
+        let is_told = self.has_no_credit() || self.is_refused_key();
         match status {
             401 | 402 => true,
             // A 403 may concern the model or the client's content. A message about a model counts
             // even if it may quote the client: the next request shows whether the key is refused.
             403 => {
-                is_by_code
+                is_told
                     || !self.refuses_model()
                         && !self.is_content_policy_error()
                         && !self.message_contains(&["flagged"])
             }
-            400 | 429 => is_by_code,
+            400..=499 => is_told,
             _ => false,
         }
     }
@@ -504,9 +513,10 @@ fn classify(profile: &VendorProfile, status: u16, error: Option<&VendorError>) -
         // wait.
         429 if error.retry_after.is_some() => Kind::RateLimited,
         400 | 401 | 403 | 429 if error.is_quota_error() => Kind::VendorQuota,
+        400..=499 if error.has_no_credit() => Kind::VendorQuota,
+        400..=499 if error.is_refused_key() => Kind::VendorRefusedUs,
         403 if error.refuses_model() => Kind::VendorModelMissing,
         401 | 403 => Kind::VendorRefusedUs,
-        400 | 429 if error.has_code(&["account_deactivated"]) => Kind::VendorRefusedUs,
         400 if error.has_code(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
         400 | 413 | 422 if error.is_context_length_error(profile) => Kind::ContextTooLong,
         400 | 422 if error.is_content_policy_error() => Kind::ContentPolicy,
