@@ -161,15 +161,21 @@ const WITH_OTHER_TOOLS: [&str; 3] = ["codex-0.80-chat", "copilot-openai", "curso
 const WITHOUT_REASONING: (&str, &str) = ("codex-0.169", "openrouter");
 
 /// The vendors are the simulator's profiles, known to the gateway by their presets only. A member
-/// that one does not know is left out or learnt; the client's first request gets its answer.
+/// that one does not know is left out or learnt; the client's request gets its answer. The last
+/// request of each client has the longest history.
 #[test]
-fn every_request_of_real_clients_goes_to_every_vendor() {
+fn the_last_request_of_every_real_client_goes_to_every_vendor() {
     let vendors = vendor_matrix::vendors();
     let simulator = Simulator::start(None);
     let world = vendor_matrix::start(&vendors, &simulator);
     let account = world.funded(1_000_000_000_000);
     let mut faults = Vec::new();
-    for (name, recorded) in recorded() {
+    let of_client = |(name, recorded): (String, Recorded)| {
+        let client = name.split('#').next().unwrap().to_owned();
+        (client, (name, recorded))
+    };
+    let last: BTreeMap<_, _> = recorded().into_iter().map(of_client).collect();
+    for (name, recorded) in last.into_values() {
         let is_refused = WITH_OTHER_TOOLS.iter().any(|other| name.starts_with(other));
         if is_refused || recorded.body.get("thread").is_some() {
             continue;

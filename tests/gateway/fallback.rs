@@ -49,6 +49,7 @@ pub fn passed_on(plan: Plan, third: u16) -> Plan {
         &endpoints,
         "api_key: \"sim-gamma-key\"",
         version,
+        "profile: {betas: true}",
     ]
     .join("\n    ");
     let vendor = format!("  gamma:\n    {members}\nmodels:\n");
