@@ -106,10 +106,9 @@ pub(in crate::edge) fn fit_to_vendor(
         return (body, warnings);
     }
     let is_translated = !model.passes_through(surface);
-    let removed = profile
-        .refuses_beyond_cleaning(protocol, is_translated)
-        .then(|| request::without_refused(protocol, profile, &body.to_bytes(), is_translated));
-    if let Some((without, dropped)) = removed.flatten() {
+    if let Some((without, dropped)) =
+        request::without_refused(protocol, profile, &body, is_translated)
+    {
         body = without.into();
         warnings = dropped;
     }

@@ -9,6 +9,7 @@ use super::asks_nothing;
 use crate::Protocol;
 use crate::json::{JsonDocument, JsonValue, MAX_DEPTH, NodeBuffer};
 use crate::profile::{ChatPlace, VendorProfile};
+use crate::request::body::RequestBody;
 use crate::request::rewrite;
 use bytes::Bytes;
 
@@ -36,39 +37,46 @@ const ADDED: [&str; 3] = ["cache_control", "metadata", "signature"];
 pub fn without_refused(
     protocol: Protocol,
     profile: &VendorProfile,
-    body: &Bytes,
+    body: &RequestBody,
     is_translated: bool,
 ) -> Option<(Bytes, Vec<String>)> {
     if !profile.refuses_beyond_cleaning(protocol, is_translated) {
         return None;
     }
-    let text = std::str::from_utf8(body).ok()?;
-    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
-    let mut remover = ForeignFieldRemover::new(text);
     let context = Context {
         protocol,
         profile,
         is_translated,
     };
-    remover.remove_everywhere(tree.root(), "", ChatPlace::Request, &context);
-    let cleanup = remover.finish();
-    let warnings = cleanup.warnings.clone();
-    (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
+    edit_body(&body.to_bytes(), |remover, root| {
+        remover.remove_everywhere(root, "", ChatPlace::Request, &context);
+    })
 }
 
 /// Returns the body without the members of these names, in the request and in its messages, parts,
 /// calls and tools, and a warning for each. Returns `None` if the body has none of them.
 pub fn without_members(body: &Bytes, members: &[&str]) -> Option<(Bytes, Vec<String>)> {
+    edit_body(body, |remover, root| {
+        remover.remove_members(root, "", members);
+        for (key, value) in root.members() {
+            let name = key.value();
+            if OUTER.contains(&&*name) {
+                remover.remove_inside(value, &name, members);
+            }
+        }
+    })
+}
+
+/// Returns the body with the edits that `edit` collects, and their warnings. Returns `None` if
+/// there are none, or if the body is no JSON document.
+pub(in crate::request) fn edit_body(
+    body: &Bytes,
+    edit: impl for<'a> FnOnce(&mut ForeignFieldRemover<'a>, JsonValue<'a>),
+) -> Option<(Bytes, Vec<String>)> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
     let mut remover = ForeignFieldRemover::new(text);
-    remover.remove_members(tree.root(), "", members);
-    for (key, value) in tree.root().members() {
-        let name = key.value();
-        if OUTER.contains(&&*name) {
-            remover.remove_inside(value, &name, members);
-        }
-    }
+    edit(&mut remover, tree.root());
     let cleanup = remover.finish();
     let warnings = cleanup.warnings.clone();
     (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
@@ -134,7 +142,7 @@ mod tests {
 
     fn sent(protocol: Protocol, profile: &VendorProfile, body: &Value) -> (Value, Vec<String>) {
         let bytes = Bytes::from(body.to_string());
-        match without_refused(protocol, profile, &bytes, false) {
+        match without_refused(protocol, profile, &bytes.into(), false) {
             Some((without, warnings)) => (serde_json::from_slice(&without).unwrap(), warnings),
             None => (body.clone(), Vec::new()),
         }
@@ -252,7 +260,9 @@ mod tests {
         // A part of the history is not the switch of the same name.
         let history = json!({"messages": [{"content": [{"type": "thinking", "thinking": "t"}]}]});
         assert_eq!(sent(Protocol::Messages, &profile, &history).0, history);
-        let chat = Bytes::from(r#"{"tool_choice":"required","tools":[{"cache_control":1}]}"#);
+        let chat = RequestBody::from(Bytes::from(
+            r#"{"tool_choice":"required","tools":[{"cache_control":1}]}"#,
+        ));
         let (translated, _) = without_refused(Protocol::Chat, &profile, &chat, true).unwrap();
         assert_eq!(translated, r#"{"tools":[{"cache_control":1}]}"#);
         assert!(without_refused(Protocol::Chat, &profile, &chat, false).is_none());

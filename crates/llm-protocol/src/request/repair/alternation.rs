@@ -6,9 +6,8 @@
 
 use super::ForeignFieldRemover;
 use super::messages::turns::text_blocks;
-use crate::json::{JsonDocument, JsonStr, JsonValue, MAX_DEPTH, NodeBuffer};
-use crate::request::foreign_fields::remover::RequestCleanup;
-use crate::request::rewrite;
+use crate::json::{JsonStr, JsonValue};
+use crate::request::foreign_fields::finished::edit_body;
 use bytes::Bytes;
 
 /// The roles that must alternate. Several results of tools may follow each other.
@@ -17,25 +16,16 @@ const ALTERNATING: [&str; 2] = ["user", "assistant"];
 /// Joins consecutive messages of one role in the body of a chat request. Returns the body, and a
 /// warning for each member of a joined message that is lost; `None` if there is nothing to join.
 pub fn alternate_roles(body: &Bytes) -> Option<(Bytes, Vec<String>)> {
-    let text = std::str::from_utf8(body).ok()?;
-    let tree = JsonDocument::parse(text, MAX_DEPTH, NodeBuffer::new()).ok()?;
-    let messages: Vec<_> = tree.root().items_of("messages").collect();
-    let mut joiner = ForeignFieldRemover::new(text);
-    for run in messages.chunk_by(|one, next| is_joined(*one, *next)) {
-        if let [earlier @ .., last] = run
-            && !earlier.is_empty()
-        {
-            joiner.join_messages(earlier, *last);
+    edit_body(body, |joiner, root| {
+        let messages: Vec<_> = root.items_of("messages").collect();
+        for run in messages.chunk_by(|one, next| is_joined(*one, *next)) {
+            if let [earlier @ .., last] = run
+                && !earlier.is_empty()
+            {
+                joiner.join_messages(earlier, *last);
+            }
         }
-    }
-    let RequestCleanup {
-        edits, warnings, ..
-    } = joiner.finish();
-    let cleanup = RequestCleanup {
-        edits,
-        ..RequestCleanup::default()
-    };
-    (!cleanup.edits.is_empty()).then(|| (rewrite::apply_cleanup(body, cleanup), warnings))
+    })
 }
 
 /// Whether the later message takes in the earlier one. A message with calls ends its turn.
